@@ -1,0 +1,35 @@
+# Every target sets up what it needs: `.venv` with all packages here, editable.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+SEED ?= 0
+PACKAGES := plugins/algorithms plugins/models plugins/rewards env_packages/games env_packages/math
+PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
+
+.PHONY: setup quickstart test test-all check docs clean
+
+setup: $(VENV)/.done
+
+$(VENV)/.done: constraints.txt $(PROJECTS)
+	test -x "$(BIN)/python" || $(PYTHON) -m venv $(VENV)
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[train,test]' $(PACKAGES:%=-e %)
+	touch $@
+
+quickstart: setup
+	"$(BIN)/tunix" train examples/quickstart.toml -o seed=$(SEED) -o run_dir=runs/quickstart --overwrite
+
+test: setup
+	"$(BIN)/python" -m pytest -q
+
+test-all: setup
+	"$(BIN)/python" -m pytest -q -m ''
+
+check: setup
+	"$(BIN)/ruff" check . && "$(BIN)/ruff" format --check . && "$(BIN)/pyright"
+
+docs: setup
+	"$(BIN)/python" docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist runs bench-out

@@ -1,0 +1,190 @@
+"""The failure vocabulary, and the one place where a failure is attributed.
+
+    TunixError
+    ├── UsageError            the user can fix it: wrong id, wrong option, wrong file
+    │   ├── ConfigError       a config file or an override; carries the line
+    │   ├── UnknownIdError    an id nobody registered; carries what is near it
+    │   ├── PluginError       a plugin that cannot be used, and which phase failed
+    │   └── CheckpointError   a run or checkpoint that cannot be opened or resumed
+    ├── EpisodeError          one episode's data; the run goes on
+    │   ├── EnvError          env_raised, env_timeout, env_died, env_contract
+    │   ├── ToolError         shown to the policy as an observation
+    │   ├── RewardError       reward_raised, reward_timeout, reward_nan, reward_range, reward_type
+    │   ├── GraderError       grader_lost
+    │   ├── GoldError         bad_gold
+    │   ├── SandboxError      sandbox_failed
+    │   └── ModelError        model_failed, model_timeout
+    ├── EngineError           the engine cannot go on; ends the run
+    └── RunEnded              the run stops on purpose and says why
+        ├── TooManyFailures   ├── NoSignal   ├── SuiteStarved   └── Stalled
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+from tunix_core.types import Failure
+
+
+class TunixError(Exception):
+    """Everything this package raises on purpose."""
+
+
+class UsageError(TunixError):
+    """Something the user gave; the message says what was given, what was expected, what to do."""
+
+
+class ConfigError(UsageError):
+    """A config file or an override is wrong.
+
+    Args:
+        message: what is wrong and what to do.
+        source: the file's name or "-o key=value".
+        line: 1-based, when known.
+    """
+
+    def __init__(self, message: str, *, source: str = "", line: int | None = None) -> None:
+        where = f"{source}:{line}: " if source and line else f"{source}: " if source else ""
+        super().__init__(where + message)
+        self.source, self.line = source, line
+
+
+class UnknownIdError(UsageError):
+    """An id that nothing registered."""
+
+
+class PluginError(UsageError):
+    """A plugin that cannot be used."""
+
+
+class CheckpointError(UsageError):
+    """A run directory or checkpoint that cannot be opened, or does not fit."""
+
+
+class EpisodeError(TunixError):
+    """One episode's failure.
+
+    Attributes:
+        kind: the word under which it is counted.
+        retry: whether a fresh attempt may go better.
+    """
+
+    kind = "failed"
+    retry = True
+
+    def __init__(self, message: str, *, kind: str | None = None, retry: bool | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind or self.kind
+        self.retry = self.retry if retry is None else retry
+
+
+class EnvError(EpisodeError):
+    """The environment raised, timed out, died, or broke its contract."""
+
+    kind = "env_raised"
+
+
+class ToolError(EpisodeError):
+    """Raise it in a tool to tell the policy what went wrong; the episode goes on."""
+
+    kind = "tool_error"
+
+
+class RewardError(EpisodeError):
+    """A reward raised, timed out, or gave something that is not a score."""
+
+    kind = "reward_raised"
+    retry = False
+
+
+class GraderError(EpisodeError):
+    """The grader's worker was lost, or a judge did not answer."""
+
+    kind = "grader_lost"
+
+
+class GoldError(EpisodeError):
+    """The reference answer itself cannot be read."""
+
+    kind = "bad_gold"
+    retry = False
+
+
+class SandboxError(EpisodeError):
+    """A sandbox could not be opened, or was lost."""
+
+    kind = "sandbox_failed"
+
+
+class ModelError(EpisodeError):
+    """A request to the engine failed for this episode alone."""
+
+    kind = "model_failed"
+
+
+class EngineError(TunixError):
+    """The engine cannot go on; every waiting request fails with this, and the run ends."""
+
+
+class RunEnded(TunixError):
+    """The run stops on purpose."""
+
+
+class TooManyFailures(RunEnded):
+    """More than the allowed share of a suite's episodes failed."""
+
+
+class NoSignal(RunEnded):
+    """No suite gave a group with differing scores for too many steps."""
+
+
+class SuiteStarved(RunEnded):
+    """A suite delivered nothing for longer than its debt allows."""
+
+
+class Stalled(RunEnded):
+    """Nothing moved for `stall_timeout_s`; the message lists every room's state."""
+
+
+@contextmanager
+def boundary(where: str, error: type[EpisodeError]) -> Iterator[None]:
+    """Attributes whatever is raised inside to `where`, as an `error`.
+
+    A TimeoutError becomes kind "<family>_timeout" ("env_timeout"). What is an EpisodeError already
+    keeps its kind; EngineError and RunEnded pass through, since they are not one episode's data.
+
+    Raises:
+        EpisodeError: with `where` in `boundary` for `failure_of`.
+    """
+    try:
+        yield
+    except (EngineError, RunEnded, asyncio.CancelledError):
+        raise
+    except EpisodeError as caught:
+        caught.where = getattr(caught, "where", where)  # the innermost boundary is the true one
+        raise
+    except TimeoutError as caught:
+        family = error.kind.split("_")[0]
+        raise _attributed(error(str(caught) or "timed out", kind=f"{family}_timeout"), where) from caught
+    except Exception as caught:
+        raise _attributed(error(f"{type(caught).__name__}: {caught}"), where) from caught
+
+
+def _attributed(error: EpisodeError, where: str) -> EpisodeError:
+    error.where = where
+    return error
+
+
+def failure_of(error: EpisodeError) -> Failure:
+    """The failure as data, for the trajectory that carries it."""
+    line = " ".join(str(error).split())[:500]
+    return Failure(kind=error.kind, boundary=getattr(error, "where", "unknown"), message=line, retry=error.retry)
+
+
+def did_you_mean(given: str, known: Sequence[str]) -> str:
+    """" Did you mean 'x'?" or, when nothing is near, ""."""
+    near = get_close_matches(given, known, n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

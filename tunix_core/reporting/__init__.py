@@ -1,0 +1,1 @@
+"""Progress, reports and files a person reads. Takes metrics and trajectories; changes nothing."""

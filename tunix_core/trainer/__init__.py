@@ -1,0 +1,4 @@
+"""Trajectories become packed batches, gradients, and new parameters.
+
+Does not know environments, the engine, or where groups come from.
+"""
