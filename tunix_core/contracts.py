@@ -268,11 +268,16 @@ class WeightSource(Protocol):
 # ---- rollout ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """One episode to run."""
+    """One episode to run.
+
+    `seed` goes to the environment and is the same for all members of a group; the policy's draws
+    follow from `run_seed` and `id`.
+    """
 
     id: SampleId
     task: Task
     seed: int
+    run_seed: int
     sampling: Sampling
     max_turns: int
 
@@ -348,4 +353,3 @@ class Context:
     sample: SampleId | None = None
     step: int | None = None
     env: str = ""
-

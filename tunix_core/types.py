@@ -6,6 +6,7 @@ knows JAX, an environment, or a plugin.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -345,12 +346,13 @@ class Batch:
         tokens: int32 [R, T].
         positions: int32 [R, T], from 0 in each segment.
         segment_ids: int32 [R, T]; 0 is padding, segments of a row count from 1.
-        sequence_ids: int32 [R, T]; the index of the sequence in [0, N); N (= rows * T bound, see
-            `sequences`) marks padding.
+        sequence_ids: int32 [R, T]; the index of the trajectory in [0, N), shared by its branches;
+            N marks padding.
         mask: float32 [R, T]; 1 where a sampled token is trained.
         behaviour_logp: float32 [R, T], log-probability under the distribution sampled from.
         advantages: float32 [R, T].
         versions: int32 [R, T]; -1 where forced or padding.
+        temperature: float32 [R, T], at which the token's suite samples; 1 in padding.
         sequences: N, the static bound on sequences in one batch.
     """
 
@@ -362,4 +364,24 @@ class Batch:
     behaviour_logp: np.ndarray
     advantages: np.ndarray
     versions: np.ndarray
+    temperature: np.ndarray
     sequences: int
+
+
+def staleness(trained_at: int, sampled: int) -> int:
+    """How many versions behind a token is: the version its gradient is taken at − the one that sampled it."""
+    return trained_at - sampled
+
+
+def within_bound(oldest_version: int, trained_at: int, max_staleness: int) -> bool:
+    """Whether a trajectory whose oldest token is of `oldest_version` may be trained at version `trained_at`.
+
+    The one rule for admission, the queue and the trainer.
+    """
+    return staleness(trained_at, oldest_version) <= max_staleness
+
+
+def derive_seed(*parts: int | str) -> int:
+    """64 bits that depend on every part and on nothing else; the same on every machine."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -2,3 +2,38 @@
 
 Each entry imports what it needs inside the function, so that listing plugins never loads JAX.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tunix_core.config import RunConfig
+    from tunix_core.plugins import Hub
+    from tunix_core.run.train import RunResult
+
+
+def train(config: RunConfig, *, hub: Hub, **how: Any) -> RunResult:
+    """Trains as `config` says; see `run.train.train`."""
+    from tunix_core.run.train import train as run_train
+
+    return run_train(config, hub=hub, **how)
+
+
+def evaluate(env: str, *, hub: Hub, **how: Any) -> Mapping[str, Any]:
+    """Scores a policy on an environment; see `run.evaluate.evaluate`."""
+    from tunix_core.run.evaluate import evaluate as run_evaluate
+
+    return run_evaluate(env, hub=hub, **how)
+
+
+def export(run: str, target: str, *, hub: Hub) -> Path:
+    """Writes a run's policy as a directory; see `run.export.export`."""
+    from tunix_core.run.export import export as run_export
+
+    return run_export(run, target, hub=hub)
+
+
+__all__ = ["evaluate", "export", "train"]

@@ -1,0 +1,130 @@
+"""The run directory: everything a run leaves behind, written as it happens.
+
+config.toml          the whole configuration, with whole ids
+lock.json            distributions, versions, hashes of the specs, seeds
+metrics.jsonl        one row per step
+trajectories.jsonl   one readable line per finished episode
+checkpoints/         the newest few
+summary.json         before and after, when the run evaluates
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+from tunix_core.errors import CheckpointError, UsageError
+from tunix_core.types import Message, Trajectory
+
+
+class RunDir:
+    """An open run directory. Rows are appended and flushed, so a killed run keeps what it wrote.
+
+    Args:
+        path: created when missing.
+        resume: go on in an existing run.
+        overwrite: remove an existing run first.
+
+    Raises:
+        UsageError: the directory holds a run and neither was asked for, or holds something else.
+        CheckpointError: `resume` without a run there.
+    """
+
+    def __init__(self, path: Path, *, resume: bool = False, overwrite: bool = False) -> None:
+        self.path = path
+        exists = (path / "config.toml").exists()
+        if resume and not exists:
+            raise CheckpointError(f"nothing to resume in {path}: it has no config.toml. Start without --resume.")
+        if exists and overwrite and not resume:
+            shutil.rmtree(path)
+        elif exists and not resume:
+            raise UsageError(f"{path} already holds a run. Go on with --resume, or replace it with --overwrite.")
+        elif path.exists() and not exists and any(path.iterdir()):
+            raise UsageError(f"{path} is not empty and is not a run. Choose another run_dir.")
+        path.mkdir(parents=True, exist_ok=True)
+        self._metrics = (path / "metrics.jsonl").open("a")
+        self._trajectories = (path / "trajectories.jsonl").open("a")
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def write_text(self, name: str, text: str) -> None:
+        (self.path / name).write_text(text)
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        return json.loads((self.path / name).read_text())
+
+    def metrics(self, row: Mapping[str, float]) -> None:
+        """Appends one step's row."""
+        self._metrics.write(json.dumps(row) + "\n")
+        self._metrics.flush()
+
+    def cut_metrics(self, step: int) -> None:
+        """Forgets rows of steps from `step` on: a resumed run takes them again."""
+        path = self.path / "metrics.jsonl"
+        kept = [line for line in path.read_text().splitlines() if _step(line) < step]
+        self._metrics.close()
+        path.write_text("".join(f"{line}\n" for line in kept))
+        self._metrics = path.open("a")
+
+    def trajectory(self, trajectory: Trajectory) -> None:
+        """Appends one episode, as a person would want to read it."""
+        self._trajectories.write(json.dumps(readable(trajectory), default=str) + "\n")
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._trajectories.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _step(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (json.JSONDecodeError, KeyError):  # a line cut short by a kill
+        return float("inf")
+
+
+def readable(trajectory: Trajectory) -> dict[str, Any]:
+    """A trajectory as JSON: its conversation as text, its score with parts, how it ended."""
+    score, failure = trajectory.score, trajectory.failure
+    return {
+        "id": str(trajectory.id),
+        "env": trajectory.env,
+        "task": trajectory.task.id,
+        "messages": [_readable_message(message) for message in trajectory.messages],
+        "score": score.value if score else None,
+        "parts": dict(score.parts) if score else {},
+        "status": trajectory.status,
+        "stop_reason": trajectory.stop_reason,
+        "failure": {"kind": failure.kind, "boundary": failure.boundary, "message": failure.message}
+        if failure
+        else None,
+        "turns": trajectory.turns,
+        "tokens": sum(map(len, trajectory.spans)),
+        "sampled_tokens": trajectory.sampled_tokens,
+        "oldest_version": trajectory.oldest_version,
+        "timing": {name: round(value, 4) for name, value in trajectory.timing.items()},
+    }
+
+
+def _readable_message(message: Message) -> dict[str, Any]:
+    row: dict[str, Any] = {"role": message.role, "text": message.text}
+    if message.tool_calls:
+        row["tool_calls"] = [
+            {"name": call.name, "arguments": call.arguments, **({"error": call.error} if call.error else {})}
+            for call in message.tool_calls
+        ]
+    return row

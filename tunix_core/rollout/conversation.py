@@ -1,0 +1,65 @@
+"""A conversation as token ids: only appended to, or forked where a chat format rewrites history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tunix_core.contracts import ChatFormat, Completion
+from tunix_core.types import Message, TokenSpan
+
+
+class Conversation:
+    """Keeps what was said (messages) and the ids that said it (spans), in step.
+
+    Args:
+        chat: how messages become ids.
+        messages: the first messages.
+        tools: schemas of the tools the policy may call.
+    """
+
+    def __init__(
+        self, chat: ChatFormat, messages: Sequence[Message], tools: Sequence[Mapping[str, object]] = ()
+    ) -> None:
+        self._chat = chat
+        self.messages = list(messages)
+        self.turn = 0
+        self.branch = 0
+        self.spans: list[TokenSpan] = []
+        self._append(TokenSpan.forced(chat.open(messages, tools)))
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The current branch's ids, int32 [T]: the next prompt."""
+        return np.concatenate([span.tokens for span in self._current()])
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(len(span) for span in self.spans if span.sampled)
+
+    def hear(self, completion: Completion) -> Message:
+        """Takes what the policy sampled, as it is; gives the message it says."""
+        span = TokenSpan(completion.tokens, True, completion.logprobs, completion.versions, self.turn, self.branch)
+        self.spans.append(span)
+        message = self._chat.parse(completion.tokens)
+        self.messages.append(message)
+        self.turn += 1
+        return message
+
+    def say(self, messages: Sequence[Message]) -> None:
+        """Appends the environment's messages, ready for the policy to speak again."""
+        history = self.tokens
+        rendering = self._chat.extend(history, messages)
+        if rendering.keep < len(history):
+            self.branch += 1
+            self._append(TokenSpan.forced(history[: rendering.keep], turn=self.turn, branch=self.branch))
+        self._append(TokenSpan.forced(rendering.tokens, turn=self.turn, branch=self.branch))
+        self.messages.extend(messages)
+
+    def _append(self, span: TokenSpan) -> None:
+        if len(span):
+            self.spans.append(span)
+
+    def _current(self) -> list[TokenSpan]:
+        return [span for span in self.spans if span.branch == self.branch]

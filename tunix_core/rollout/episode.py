@@ -1,0 +1,241 @@
+"""One episode from `reset` to its score. What goes wrong in it is data; it never ends the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from tunix_core.contracts import (
+    ChatFormat,
+    Completion,
+    Context,
+    Engine,
+    EnvHandle,
+    EnvOpener,
+    Episode,
+    GenerateRequest,
+    Hooks,
+    RolloutRequest,
+    Scorer,
+)
+from tunix_core.errors import EnvError, EpisodeError, ModelError, boundary, failure_of
+from tunix_core.profiling import span
+from tunix_core.rollout.conversation import Conversation
+from tunix_core.specs import Timeouts
+from tunix_core.types import Failure, Message, Score, StepResult, Trajectory, derive_seed
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What an episode of one suite needs, connected by the run."""
+
+    name: str
+    env: str
+    opener: EnvOpener
+    scorer: Scorer
+    engine: Engine
+    chat: ChatFormat
+    hooks: Hooks
+    timeouts: Timeouts = Timeouts()
+    stop_texts: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _State:
+    """What an episode has come to so far; turned into a Trajectory once."""
+
+    conversation: Conversation | None = None
+    rewards: list[float] = field(default_factory=list)
+    info: dict[str, Any] = field(default_factory=dict)
+    status: str = "truncated"
+    stop_reason: str = "max_turns"
+    failure: Failure | None = None
+    timing: dict[str, float] = field(default_factory=lambda: {"env": 0.0, "engine": 0.0, "reward": 0.0})
+
+
+async def run_episode(request: RolloutRequest, suite: Suite) -> Trajectory:
+    """Runs one episode and scores it while its environment is open.
+
+    Gives a Trajectory whatever happens inside: a failure is in its `failure`, and its score is
+    then None. Raises only EngineError, RunEnded and cancellation, which concern the whole run.
+    """
+    context = Context(suite=suite.name, sample=request.id, env=suite.env)
+    state, started, env = _State(), perf_counter(), None
+    suite.hooks.notify("tunix_episode_start", ctx=context, task=request.task)
+    try:
+        with boundary("env.open", EnvError):
+            env = await suite.opener.open(request.task)
+        await _play_until_deadline(request, suite, env, state, context)
+        score = await _score(request, suite, state)
+    except EpisodeError as error:
+        state.status, state.failure = "failed", failure_of(error)
+        state.stop_reason = state.failure.kind
+        score = Score(None, failure=state.failure)
+    finally:
+        if env is not None:
+            await env.close()
+    state.timing["total"] = perf_counter() - started
+    trajectory = _trajectory(request, suite, state, score)
+    suite.hooks.notify("tunix_trajectory_scored", ctx=context, trajectory=trajectory, score=score)
+    suite.hooks.notify("tunix_episode_end", ctx=context, trajectory=trajectory)
+    return trajectory
+
+
+async def _play_until_deadline(
+    request: RolloutRequest, suite: Suite, env: EnvHandle, state: _State, context: Context
+) -> None:
+    deadline = asyncio.timeout(suite.timeouts.episode_s)
+    try:
+        async with deadline:
+            await _play(request, suite, env, state, context)
+    except TimeoutError:
+        if state.conversation is None or not state.conversation.sampled_tokens:
+            message = f"the episode's {suite.timeouts.episode_s} s were over before the policy spoke"
+            raise EnvError(message, kind="env_timeout") from None
+        state.status, state.stop_reason = "truncated", "deadline"
+
+
+async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _State, context: Context) -> None:
+    with span("env.reset"), boundary("env.reset", EnvError):
+        opening = await _timed(state, "env", env.reset(request.seed))
+    state.info.update(opening.info)
+    with boundary("chat.open", ModelError):
+        talk = state.conversation = Conversation(suite.chat, opening.messages, opening.tools)
+    while talk.turn < request.max_turns:
+        budget = _budget(request, talk)
+        if len(talk.tokens) >= suite.engine.max_context:
+            state.stop_reason = "context"
+            return
+        with span("engine.generate"), boundary("engine.generate", ModelError):
+            completion = await _timed(state, "engine", _generate(request, suite, talk, budget))
+            action = talk.hear(completion)
+        result = await _step(suite, env, state, action, context)
+        if result.done:
+            _end(state, result)
+            return
+        cut = _cut(request, completion, talk)
+        if cut:
+            state.stop_reason = cut
+            return
+        with boundary("chat.extend", ModelError):
+            talk.say(_messages(result.observation))
+
+
+async def _generate(request: RolloutRequest, suite: Suite, talk: Conversation, budget: int) -> Completion:
+    name = request.id
+    wanted = GenerateRequest(
+        prompt=talk.tokens,
+        sampling=request.sampling,
+        seed=derive_seed(request.run_seed, name.suite, name.group, name.sample, name.attempt, talk.branch),
+        max_tokens=budget,
+        stop_tokens=suite.chat.stop_tokens,
+        stop_texts=suite.stop_texts,
+    )
+    async with asyncio.timeout(suite.timeouts.model_s):
+        return await suite.engine.generate(wanted)
+
+
+async def _step(suite: Suite, env: EnvHandle, state: _State, action: Message, context: Context) -> StepResult:
+    with span("env.step"), boundary("env.step", EnvError):
+        result = await _timed(state, "env", env.step(action))
+    state.rewards.append(float(result.reward))
+    state.info.update(result.info)
+    suite.hooks.notify("tunix_step", ctx=context, action=action, result=result)
+    return result
+
+
+def _budget(request: RolloutRequest, talk: Conversation) -> int:
+    """How many tokens this turn may have; the episode's own budget bounds the turn's."""
+    sampling = request.sampling
+    if sampling.max_episode_tokens is None:
+        return sampling.max_tokens
+    return min(sampling.max_tokens, sampling.max_episode_tokens - talk.sampled_tokens)
+
+
+def _cut(request: RolloutRequest, completion: Completion, talk: Conversation) -> str | None:
+    """Why the conversation cannot go on after a step that did not end it, or None."""
+    bound = request.sampling.max_episode_tokens
+    if completion.finish_reason == "context":
+        return "context"
+    return "max_tokens" if bound is not None and talk.sampled_tokens >= bound else None
+
+
+def _end(state: _State, result: StepResult) -> None:
+    if result.terminated:
+        state.status, state.stop_reason = "terminated", "finished"
+    else:
+        state.stop_reason = str(result.info.get("truncated_by", "environment"))
+
+
+def _messages(observation: Any) -> Sequence[Message]:
+    """The handle has normalised observations; a bare text is a user message."""
+    if isinstance(observation, str):
+        return (Message.of("user", observation),)
+    return tuple(observation)
+
+
+async def _score(request: RolloutRequest, suite: Suite, state: _State) -> Score:
+    started = perf_counter()
+    with span("reward"):
+        score = await suite.scorer.score(_episode(request, state))
+    state.timing["reward"] = perf_counter() - started
+    state.failure = score.failure
+    return score
+
+
+def _episode(request: RolloutRequest, state: _State) -> Episode:
+    talk = state.conversation
+    assert talk is not None  # scored only after `_play`
+    sampled = talk.sampled_tokens
+    return Episode(
+        task=request.task,
+        messages=tuple(talk.messages),
+        step_rewards=tuple(state.rewards),
+        info=dict(state.info),
+        status=state.status,  # type: ignore[arg-type]
+        stop_reason=state.stop_reason,
+        prompt_tokens=sum(map(len, talk.spans)) - sampled,
+        sampled_tokens=sampled,
+        turns=talk.turn,
+    )
+
+
+def _trajectory(request: RolloutRequest, suite: Suite, state: _State, score: Score) -> Trajectory:
+    talk = state.conversation
+    return Trajectory(
+        id=request.id,
+        env=suite.env,
+        task=request.task,
+        seed=request.seed,
+        spans=tuple(talk.spans) if talk else (),
+        messages=tuple(talk.messages) if talk else (),
+        step_rewards=tuple(state.rewards),
+        turns=talk.turn if talk else 0,
+        status=state.status,  # type: ignore[arg-type]
+        stop_reason=state.stop_reason,
+        failure=state.failure,
+        score=score,
+        info=state.info,
+        timing=state.timing,
+    )
+
+
+async def _timed(state: _State, name: str, awaitable: Any) -> Any:
+    started = perf_counter()
+    try:
+        return await awaitable
+    finally:
+        state.timing[name] += perf_counter() - started
+
+
+def as_episode(trajectory: Trajectory) -> Episode:
+    """A finished trajectory as rewards read it (its sandbox is closed)."""
+    sampled = trajectory.sampled_tokens
+    fields: Mapping[str, Any] = {
+        name: getattr(trajectory, name)
+        for name in ("task", "messages", "step_rewards", "info", "status", "stop_reason", "turns")
+    }
+    return Episode(**fields, prompt_tokens=sum(map(len, trajectory.spans)) - sampled, sampled_tokens=sampled)

@@ -1,0 +1,122 @@
+"""Builds the parts of a run from its config, and connects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tunix_core.config import RunConfig, SuiteConfig
+from tunix_core.contracts import Engine, Hooks, Policy, Sampling, TaskSource
+from tunix_core.errors import UsageError, did_you_mean
+from tunix_core.plugins import Hub
+from tunix_core.rollout import Suite
+from tunix_core.specs import EnvSpec, Timeouts, load_target
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One suite, ready to run: its spec, its config with defaults filled in, its tasks' maker."""
+
+    spec: EnvSpec
+    config: SuiteConfig
+    options: Mapping[str, Any]
+    timeouts: Timeouts
+    max_turns: int
+
+    def tasks(self, split: str, seed: int) -> TaskSource:
+        """The suite's tasks. Raises UsageError when its package refuses the options."""
+        try:
+            return load_target(self.spec.tasks)(split=split, seed=seed, **self.options)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"suite {self.config.name!r}: its tasks can't be made from {dict(self.options)}: {error}"
+            ) from error
+
+
+def prepare(config: SuiteConfig, hub: Hub) -> Bench:
+    """Finds the suite's environment and fills in what its config leaves open.
+
+    Raises:
+        UnknownIdError: nothing installed has this id.
+        UsageError: an option that the environment does not take.
+    """
+    spec = hub.find("envs", config.env)
+    unknown = [name for name in config.options if name not in spec.options]
+    if unknown:
+        near, known = did_you_mean(unknown[0], list(spec.options)), ", ".join(spec.options) or "none"
+        raise UsageError(f"suite {config.name!r}: {config.env} has no option {unknown[0]!r}.{near} It takes: {known}.")
+    options = {name: option.default for name, option in spec.options.items()} | dict(config.options)
+    return Bench(spec, config, options, config.timeouts or spec.timeouts, config.max_turns or spec.max_turns)
+
+
+def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy) -> Suite:
+    """Builds the suite's environment opener and rewards, and joins them to the engine."""
+    from tunix_core.envs import make_opener
+    from tunix_core.rewards import make_scorer
+
+    config, spec = bench.config, bench.spec
+    opener = make_opener(
+        spec,
+        load_object(hub, "envs"),
+        isolation=config.isolation,
+        timeouts=bench.timeouts,
+        max_abandoned=config.max_abandoned,
+        options=bench.options,
+        max_steps=bench.max_turns,
+        decide=hub.hooks.decide,
+    )
+    scorer = make_scorer(
+        config.rewards,
+        lambda identity: hub.load_object("rewards", identity),
+        range_of_env=spec.score_range,
+        timeouts=bench.timeouts,
+    )
+    return Suite(
+        name=config.name,
+        env=spec.id,
+        opener=opener,
+        scorer=scorer,
+        engine=engine,
+        chat=policy.chat,
+        hooks=hub.hooks,
+        timeouts=bench.timeouts,
+    )
+
+
+def load_object(hub: Hub, kind: str) -> Callable[[str], Any]:
+    """A loader of ids' targets that names the plugin when an import fails."""
+    return lambda identity: hub.load_object(kind, identity)
+
+
+def algorithms(config: RunConfig, hub: Hub) -> dict[str, Any]:
+    """Each suite's algorithm, one object per distinct id so that equal ones share their step."""
+    made: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
+    for suite in config.suites:
+        identity = suite.algorithm or config.trainer.algorithm
+        if identity not in made:
+            options = config.trainer.options if identity == config.trainer.algorithm else {}
+            made[identity] = hub.load_object("algorithms", identity)(**options)
+        chosen[suite.name] = made[identity]
+    return chosen
+
+
+def greedy(sampling: Sampling) -> Sampling:
+    """The same budgets at temperature 0."""
+    from dataclasses import replace
+
+    return replace(sampling, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+
+
+class Quiet:
+    """Hooks that nobody listens to: evaluation beside a run does not count as the run's episodes."""
+
+    def notify(self, hook: str, **arguments: Any) -> None:
+        pass
+
+    def decide(self, hook: str, **arguments: Any) -> Any:
+        return None
+
+
+QUIET: Hooks = Quiet()

@@ -1,0 +1,114 @@
+"""Scores a policy on a suite's tasks, with the episodes that training runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tunix_core.config import EngineConfig, SuiteConfig
+from tunix_core.contracts import Policy, RolloutRequest, Sampling
+from tunix_core.errors import UsageError
+from tunix_core.plugins import Hub
+from tunix_core.rollout import Suite, run_episode
+from tunix_core.run.build import Bench, connect, prepare
+from tunix_core.run.policies import open_model
+from tunix_core.types import SampleId, Task, Trajectory, derive_seed
+
+CONCURRENT = 128
+
+
+def evaluate(
+    env: str,
+    *,
+    hub: Hub,
+    model: str = "models/nano",
+    n: int = 100,
+    seed: int = 0,
+    temperature: float = 0.0,
+    split: str = "eval",
+    options: Mapping[str, Any] | None = None,
+    rewards: Sequence[Any] = (),
+    max_tokens: int = 64,
+    engine: EngineConfig | None = None,
+) -> dict[str, Any]:
+    """Runs `n` tasks of an environment and summarises their scores.
+
+    Args:
+        env: the environment's id.
+        model: as `open_model` takes it.
+        temperature: 0 is greedy.
+
+    Returns:
+        {"env", "model", "n", "mean", "stderr", "none", "parts", "statuses", "failures", …}; see
+        `reporting.summarise`.
+
+    Raises:
+        UsageError: an unknown id or option, or n < 1.
+    """
+    if n < 1:
+        raise UsageError(f"n must be at least 1, got {n}.")
+    sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
+    config = SuiteConfig(env=env, name=env, split=split, sampling=sampling, options=dict(options or {}))  # type: ignore[arg-type]
+    if rewards:
+        from dataclasses import replace
+
+        config = replace(config, rewards=tuple(rewards))
+    bench = prepare(config, hub)
+    policy = open_model(model, hub)
+    summary = asyncio.run(_evaluate(bench, policy, hub, engine or EngineConfig(), n, seed))
+    return {"env": env, "model": model, "split": split, "temperature": temperature, "seed": seed} | summary
+
+
+async def _evaluate(bench: Bench, policy: Policy, hub: Hub, config: EngineConfig, n: int, seed: int) -> dict[str, Any]:
+    from tunix_core.engine import make_engine
+    from tunix_core.reporting import summarise
+    from tunix_core.weights import WeightStore
+
+    engine = make_engine(policy, WeightStore(0, policy.params), fit(config, policy), deterministic=True)
+    await engine.start()
+    suite = connect(bench, hub, engine, policy)
+    try:
+        return summarise(await play(bench, suite, bench.config.sampling, n, seed, split=bench.config.split))
+    finally:
+        await suite.opener.aclose()
+        await suite.scorer.aclose()
+        await engine.aclose()
+
+
+async def play(
+    bench: Bench, suite: Suite, sampling: Sampling, n: int, seed: int, *, split: str = "eval"
+) -> list[Trajectory]:
+    """Runs the first `n` tasks of a split once each; all of them when there are fewer."""
+    source = bench.tasks(split, seed)
+    gate = asyncio.Semaphore(CONCURRENT)
+
+    async def one(index: int, task: Task) -> Trajectory:
+        request = RolloutRequest(
+            id=SampleId(suite.name, index, 0),
+            task=task,
+            seed=derive_seed("env", seed, suite.name, task.id),
+            run_seed=seed,
+            sampling=sampling,
+            max_turns=bench.max_turns,
+        )
+        async with gate:
+            return await run_episode(request, suite)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(i, source.get(i))) for i in range(_count(source, n))]
+    return [task.result() for task in tasks]
+
+
+def _count(source: Any, n: int) -> int:
+    from tunix_core.tasks import length_of
+
+    length = length_of(source)
+    return n if length is None else min(n, length)
+
+
+def fit(config: EngineConfig, policy: Policy) -> EngineConfig:
+    """The engine's config with its context no longer than the model's positions."""
+    from dataclasses import replace
+
+    return replace(config, max_context=min(config.max_context, policy.model.max_positions))

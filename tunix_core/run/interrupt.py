@@ -1,0 +1,35 @@
+"""Ctrl-C: once asks the run to stop cleanly, twice stops it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Self
+
+
+class Stopped(Exception):
+    """The user asked the run to stop."""
+
+
+class Interrupt:
+    """While entered, the first SIGINT sets it; the second is Python's own KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.remove_signal_handler(signal.SIGINT)
+
+    async def wait(self) -> None:
+        """Returns once the user has asked."""
+        await self._asked.wait()
+
+    def _ask(self) -> None:
+        self._asked.set()
+        self._loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.default_int_handler)

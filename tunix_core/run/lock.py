@@ -1,0 +1,51 @@
+"""What a run depends on, written down so that a resume can tell when it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tunix_core.config import RunConfig
+from tunix_core.errors import CheckpointError
+from tunix_core.plugins import Hub
+from tunix_core.run.build import Bench
+
+
+def make_lock(config: RunConfig, benches: Sequence[Bench], hub: Hub) -> dict[str, Any]:
+    """Distributions with versions, content hashes of the specs in use, and seeds."""
+    return {
+        "distributions": hub.lock(),
+        "specs": {bench.spec.id: hub.content_hash(bench.spec) for bench in benches},
+        "suites": {bench.config.name: dict(bench.options) for bench in benches},
+        "seed": config.seed,
+        "model": config.model,
+    }
+
+
+def check_lock(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuses to resume on something else than the run started with.
+
+    Raises:
+        CheckpointError: naming each entry that differs.
+    """
+    changed = [
+        f"{part}.{name}: was {before.get(name)!r}, is {after.get(name)!r}"
+        for part in ("distributions", "specs", "suites")
+        for before, after in [(saved.get(part, {}), _plain(now[part]))]
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    ]
+    changed += [
+        f"{key}: was {saved.get(key)!r}, is {now[key]!r}" for key in ("seed", "model") if saved.get(key) != now[key]
+    ]
+    if changed:
+        raise CheckpointError(
+            "the run can't be resumed as it was started: " + "; ".join(changed) + ". Restore these, or start a new run."
+        )
+
+
+def _plain(value: Any) -> Any:
+    """As JSON reads it back (tuples become lists)."""
+    import json
+
+    return json.loads(json.dumps(value, default=str))

@@ -1,0 +1,67 @@
+"""Counts failures by suite, kind and task; says when a task, or the run, is beyond use."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+
+from tunix_core.errors import TooManyFailures
+from tunix_core.types import Trajectory
+
+
+class FailureLog:
+    """Keeps the last `window` outcomes per suite and every task's failed groups.
+
+    Args:
+        max_share: more than this share of a full window failed ends the run.
+        window: episodes over which the share is taken.
+        quarantine_after: failed groups after which a task is set aside.
+    """
+
+    def __init__(self, max_share: float, window: int, quarantine_after: int) -> None:
+        self._max_share, self._window, self._after = max_share, window, quarantine_after
+        self._recent: defaultdict[str, deque[Trajectory | None]] = defaultdict(lambda: deque(maxlen=window))
+        self._groups: Counter[tuple[str, str]] = Counter()
+        self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self.quarantined: dict[str, list[str]] = defaultdict(list)
+
+    def episode(self, trajectory: Trajectory) -> None:
+        """Counts one finished episode.
+
+        Raises:
+            TooManyFailures: naming suite, kind and a sample.
+        """
+        suite, failure = trajectory.id.suite, trajectory.failure
+        if failure:
+            self.counts[suite][failure.kind] += 1
+        for flag in trajectory.score.flags if trajectory.score else ():
+            self.counts[suite][flag] += 1
+        recent = self._recent[suite]
+        recent.append(trajectory if failure else None)
+        failed = [t for t in recent if t is not None]
+        if len(recent) == self._window and len(failed) > self._max_share * self._window:
+            raise TooManyFailures(_explain(suite, failed, self._window, self._max_share))
+
+    def group(self, suite: str, task: str) -> bool:
+        """Counts a group that failed as a whole; True when its task is now quarantined."""
+        self._groups[suite, task] += 1
+        if self._groups[suite, task] < self._after:
+            return False
+        self.set_aside(suite, task)
+        return True
+
+    def set_aside(self, suite: str, task: str) -> None:
+        """Quarantines a task at once (its gold is bad)."""
+        if task not in self.quarantined[suite]:
+            self.quarantined[suite].append(task)
+
+
+def _explain(suite: str, failed: list[Trajectory], window: int, allowed: float) -> str:
+    kinds = Counter(t.failure.kind for t in failed if t.failure)
+    kind, _ = kinds.most_common(1)[0]
+    sample = next(t for t in failed if t.failure and t.failure.kind == kind)
+    assert sample.failure is not None
+    return (
+        f"suite {suite!r}: {len(failed)} of the last {window} episodes failed (allowed share: {allowed:g}), "
+        f"most often {kind} at {sample.failure.boundary}; for example {sample.id}: {sample.failure.message!r}. "
+        f"Fix the environment or reward, or raise scheduler.max_failure_share."
+    )
