@@ -1,0 +1,1 @@
+"""Text games over Gymnasium: `games/frozen-lake`, and `gym/NAME` for any registered environment."""

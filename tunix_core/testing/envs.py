@@ -1,0 +1,199 @@
+"""`check_env`: does an environment keep the promises every environment makes?"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from tunix_core.contracts import TaskSource
+from tunix_core.envs import BaseTaskEnv, to_messages
+from tunix_core.envs.base import as_step_result
+from tunix_core.envs.drive import accepted, begin, build
+from tunix_core.specs import EnvSpec, load_target
+from tunix_core.types import Message, Opening, StepResult, Task, ToolCall
+
+Player = Callable[[Opening, np.random.Generator], Message]
+
+
+def check_env(
+    env: EnvSpec | type[BaseTaskEnv],
+    tasks: TaskSource | Sequence[Task] | None = None,
+    *,
+    n: int = 5,
+    options: Mapping[str, Any] | None = None,
+    player: Player | None = None,
+    max_steps: int | None = None,
+) -> None:
+    """Plays `n` tasks several times over and checks what every environment promises.
+
+    The same task and seed give the same episode, in another object and next to others; a second
+    `reset` begins anew; a second `close` does nothing; results have their types and survive JSON; no
+    global random generator is touched; an episode ends within `max_steps`, and its score within the
+    spec's range; tasks survive JSON, and train and eval do not overlap.
+
+    Args:
+        env: a spec, or a class.
+        tasks: what to play; default: the spec's train tasks at seed 0.
+        n: how many.
+        options: over the spec's defaults; for a family, with its `name`.
+        player: (opening, rng) -> what the policy says; default: short random texts, and calls of the
+            tools on offer with random arguments.
+        max_steps: default: the spec's `max_turns`, or 16 for a class.
+
+    Raises:
+        AssertionError: names the environment, the task and the promise.
+    """
+    asyncio.run(_Check(env, options or {}, player or random_player, max_steps).run(tasks, n))
+
+
+def random_player(opening: Opening, rng: np.random.Generator) -> Message:
+    """A policy that knows nothing: a word, a number, or a call."""
+    if opening.tools and rng.random() < 0.8:
+        schema = opening.tools[rng.integers(len(opening.tools))]
+        names = schema["parameters"].get("properties", {})
+        return Message(
+            "assistant", tool_calls=(ToolCall(schema["name"], {name: _word(rng) for name in names}, "call-0"),)
+        )
+    return Message.of("assistant", _word(rng))
+
+
+def _word(rng: np.random.Generator) -> str:
+    return str(rng.choice(["", "0", "1", "-3", "up", "left", "yes", "a longer answer", "\\boxed{7}"]))
+
+
+class _Check:
+    def __init__(self, env: Any, options: Mapping[str, Any], player: Player, max_steps: int | None) -> None:
+        self.spec = env if isinstance(env, EnvSpec) else None
+        self.cls = load_target(env.target) if isinstance(env, EnvSpec) else env
+        self.name = self.spec.id if self.spec else self.cls.__name__
+        self.options = {**({k: o.default for k, o in self.spec.options.items()} if self.spec else {}), **options}
+        self.player = player
+        self.max_steps = max_steps or (self.spec.max_turns if self.spec else 16)
+
+    async def run(self, tasks: Any, n: int) -> None:
+        train = self.source("train") if self.spec else None
+        chosen = _first(train if tasks is None else tasks, n)
+        assert chosen, f"{self.name}: there are no tasks to check"
+        if self.spec and train is not None:
+            self.check_splits(_first(train, 200), _first(self.source("eval"), 200))
+        before = _global_state()
+        for task in chosen:
+            await self.check_task(task)
+        assert _global_state() == before, f"{self.name}: it used or seeded a global random generator; use self.rng"
+
+    def source(self, split: str) -> Any:
+        assert self.spec
+        make = load_target(self.spec.tasks)
+        return make(split, 0, **accepted(make, self.options))
+
+    def check_splits(self, train: Sequence[Task], evaluation: Sequence[Task]) -> None:
+        for split, tasks in (("train", train), ("eval", evaluation)):
+            assert all(task.split == split for task in tasks), f"{self.name}: a task of {split} says another split"
+            assert len({task.id for task in tasks}) == len(tasks), f"{self.name}: two tasks of {split} share an id"
+        shared = {_content(task) for task in train} & {_content(task) for task in evaluation}
+        assert not shared, f"{self.name}: train and eval share {len(shared)} tasks, such as {sorted(shared)[0]:.200}"
+
+    async def check_task(self, task: Task) -> None:
+        where = f"{self.name}, task {task.id!r}"
+        try:
+            assert Task.from_json(task.to_json()) == task, f"{where}: does not survive JSON"
+            await self.check_closing(task)
+            alone = await self.play(task, 1, where)
+            together = await self.play(task, 1, where, beside=2)
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+        assert alone == together, (
+            f"{where}: the same seed gave another episode beside a second object:\n  {alone}\n  {together}"
+        )
+
+    async def play(self, task: Task, seed: int, where: str, beside: int | None = None) -> list[Any]:
+        """One episode as plain data; with `beside`, a second object with that seed plays in between."""
+        seeds = [seed] if beside is None else [seed, beside]
+        envs = [self.build(task) for _ in seeds]
+        try:
+            openings = [await self.reset(env, s, where) for env, s in zip(envs, seeds, strict=True)]
+            if beside is not None:
+                again = await self.reset(envs[0], seed, where)
+                assert again == openings[0], f"{where}: a second reset with the same seed gave another beginning"
+            return [_said(openings[0].messages), *await self.steps(envs, openings, where)]
+        finally:
+            for env in envs:
+                await _value(env.close())
+
+    async def steps(self, envs: Sequence[BaseTaskEnv], openings: Sequence[Opening], where: str) -> list[Any]:
+        rngs = [np.random.default_rng(7) for _ in envs]
+        over, episode, score = [False] * len(envs), [], 0.0
+        for _ in range(self.max_steps):
+            for index, env in enumerate(envs):
+                if not over[index]:
+                    result = await self.step(env, self.player(openings[index], rngs[index]), where)
+                    over[index] = result.done
+                    if index == 0:
+                        score += result.reward
+                        episode.append((_said(result.observation), result.reward, result.terminated, result.truncated))
+        assert over[0], f"{where}: not over after max_steps = {self.max_steps}"
+        self.check_score(score, where)
+        return episode
+
+    def check_score(self, score: float, where: str) -> None:
+        low, high = self.spec.score_range if self.spec else (-np.inf, np.inf)
+        assert low - 1e-9 <= score <= high + 1e-9, f"{where}: its score {score} is not in its range [{low}, {high}]"
+
+    async def reset(self, env: BaseTaskEnv, seed: int, where: str) -> Opening:
+        opening = await _value(begin(env, seed))
+        assert env.seed == seed, f"{where}: reset did not keep the seed; call super().reset(seed) or self.start(seed)"
+        return opening
+
+    async def step(self, env: BaseTaskEnv, action: Message, where: str) -> StepResult:
+        result = as_step_result(await _value(env.step(action)))
+        try:
+            json.dumps(dict(result.info))
+        except (TypeError, ValueError) as error:
+            raise AssertionError(f"{where}: the info of a step does not survive JSON: {error}") from error
+        return StepResult(
+            to_messages(result.observation), result.reward, result.terminated, result.truncated, result.info
+        )
+
+    async def check_closing(self, task: Task) -> None:
+        """`close` before any `reset`, and a second time: nothing happens."""
+        env = self.build(task)
+        await _value(env.close())
+        await _value(env.close())
+
+    def build(self, task: Task) -> BaseTaskEnv:
+        return build(self.cls, task, self.max_steps, self.options)
+
+
+async def _value(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _first(tasks: Any, n: int) -> list[Task]:
+    """The first `n` tasks of a source or a sequence."""
+    if isinstance(tasks, Sequence):
+        return list(tasks[:n])
+    with suppress(TypeError):  # an endless source has no length
+        n = min(n, len(tasks))
+    return [tasks.get(index) for index in range(n)]
+
+
+def _content(task: Task) -> str:
+    return json.dumps([dict(task.payload), task.gold], sort_keys=True)
+
+
+def _said(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    return [(message.role, message.text) for message in messages]
+
+
+def _global_state() -> Any:
+    name, keys, *rest = np.random.get_state()
+    return random.getstate(), name, np.asarray(keys).tolist(), rest
