@@ -1,0 +1,1 @@
+"""Arithmetic and calculator suites for Tunix Core, and the reward `math/verify`."""

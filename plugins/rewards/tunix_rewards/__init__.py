@@ -1,0 +1,1 @@
+"""General rewards for Tunix Core."""

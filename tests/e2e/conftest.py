@@ -1,0 +1,64 @@
+"""Whole runs of a tiny random policy. Programs that one run compiled, the next ones load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TROUBLE = Path(__file__).parent / "trouble.py"
+SMALL = """
+model = "models/nano"
+model_options = {{ seed = 1 }}
+steps = {steps}
+run_dir = "{run_dir}"
+
+[trainer]
+groups_per_step = 4
+rows = 2
+row_tokens = 128
+
+[engine]
+slots = 8
+max_context = 128
+prefill_chunk = 16
+decode_steps = 2
+"""
+SUITE = """
+[[suite]]
+env = "trouble/env"
+group_size = 4
+sampling = {{ max_tokens = 6 }}
+options = {{ {options} }}
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Callable[..., Any]:
+    """`launch(options="failing = 0.2", rest="[scheduler]\\n…", steps=2, name="run")` trains and gives the result."""
+
+    def go(options: str = "", rest: str = "", steps: int = 2, name: str = "run", suite: str = SUITE, **how: Any) -> Any:
+        from tunix_core.config import load_config
+        from tunix_core.plugins import Hub
+        from tunix_core.run import train
+
+        text = SMALL.format(steps=steps, run_dir=tmp_path / name) + rest + suite.format(options=options)
+        return train(load_config(None, text=text), hub=Hub.load(files=[TROUBLE]), **how)
+
+    return go
+
+
+def rows(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

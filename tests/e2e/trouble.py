@@ -1,0 +1,92 @@
+"""A plugin file of environments and rewards that misbehave in every way a run must survive."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+from tunix_core import EnvSpec, Option, RewardSpec, StepResult, Task, Timeouts, hookimpl
+from tunix_core.envs import BaseTaskEnv
+from tunix_core.rewards import reward
+
+
+class Source:
+    def __init__(self, split: str, seed: int) -> None:
+        self.split, self.seed = split, seed
+
+    def get(self, index: int) -> Task:
+        return Task(f"{self.split}-{index}", {"prompt": f"say {index % 7}"}, self.split, gold=str(index % 7))
+
+    def __len__(self) -> int:
+        raise TypeError("endless")
+
+
+def make_tasks(split: str, seed: int, **_: Any) -> Source:
+    return Source(split, seed)
+
+
+class Env(BaseTaskEnv):
+    """One or two turns; scores the share of a letter, so that samples differ. Misbehaves by option."""
+
+    def __init__(
+        self, task: Any = None, *, failing: float = 0.0, hanging: float = 0.0, latency_s: float = 0.0, **kw: Any
+    ) -> None:
+        super().__init__(task, **kw)
+        self.failing, self.hanging, self.latency_s = failing, hanging, latency_s
+
+    async def _initial_observation(self) -> str:
+        return self.task["prompt"]
+
+    async def _step_impl(self, action: str) -> StepResult:
+        await asyncio.sleep(self.latency_s * self.rng.random())
+        chance = self._chance(action)
+        if chance < self.failing:
+            raise RuntimeError("the environment broke")
+        if chance < self.failing + self.hanging:
+            await asyncio.sleep(3600)
+        return StepResult("more", len(set(action)) / (1 + len(action)), terminated=self.step_count >= 2)
+
+    def _chance(self, action: str) -> float:
+        """A number in [0, 1) that differs between samples and is the same in every run."""
+        return (sum(action.encode()) * 7919 + self.step_count * 104729 + (self.seed or 0)) % 1000 / 1000
+
+
+@reward(range=(0.0, 1.0))
+def nan(episode: Any) -> float:
+    return math.nan if episode.sampled_tokens % 3 == 0 else 0.5
+
+
+@reward(range=(0.0, 1.0))
+def outside(episode: Any) -> float:
+    return 7.0 if episode.sampled_tokens % 3 == 0 else 0.5
+
+
+@reward(range=(0.0, 1.0))
+def raising(episode: Any) -> float:
+    if episode.sampled_tokens % 3 == 0:
+        raise ValueError("the reward broke")
+    return 0.5
+
+
+@hookimpl
+def tunix_register_envs(register: Any) -> None:
+    options = {name: Option(0.0) for name in ("failing", "hanging", "latency_s")}
+    register(
+        EnvSpec(
+            "env",
+            "trouble:Env",
+            "trouble:make_tasks",
+            "misbehaves",
+            options,
+            (0.0, 2.0),
+            max_turns=2,
+            timeouts=Timeouts(step_s=0.5),
+        )
+    )
+
+
+@hookimpl
+def tunix_register_rewards(register: Any) -> None:
+    for name in ("nan", "outside", "raising"):
+        register(RewardSpec(name, f"trouble:{name}"))

@@ -1,0 +1,106 @@
+"""Calls that must end in time: blocking ones in daemon threads, coroutines on the event loop.
+
+A limit measures the call, not the event loop: when the loop itself was late, a call that had
+ended meanwhile counts as in time, and one that still waits gets back what the loop took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tunix_core.errors import RewardError
+
+CANCEL_GRACE_S = 1.0
+_abandoned: set[threading.Thread] = set()
+
+
+def abandoned_threads() -> int:
+    """How many threads, given up at a timeout, still run."""
+    _abandoned.intersection_update(threading.enumerate())
+    return len(_abandoned)
+
+
+async def call_in_thread(function: Callable[[], Any], timeout_s: float) -> Any:
+    """The function's value, computed in a daemon thread of its own.
+
+    Args:
+        timeout_s: seconds it may take.
+
+    Raises:
+        TimeoutError: it took longer. A thread can't be killed: it is abandoned and counted.
+        RewardError: it raised something that is not an Exception (SystemExit, ...).
+        Exception: whatever the function raised.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[tuple[bool, Any]] = loop.create_future()
+    thread = threading.Thread(target=_run, args=(function, loop, outcome), name="tunix-reward", daemon=True)
+    thread.start()
+    try:
+        await _finish(outcome, timeout_s)
+    finally:
+        if not outcome.done():
+            outcome.cancel()
+            _abandoned.add(thread)
+    if outcome.cancelled():
+        raise TimeoutError(f"still running after {timeout_s:g} s; its thread was abandoned")
+    returned, value = outcome.result()
+    if returned:
+        return value
+    raise value if isinstance(value, Exception) else RewardError(f"raised {type(value).__name__}: {value}")
+
+
+async def call_on_loop(coroutine: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
+    """The coroutine's value.
+
+    Raises:
+        TimeoutError: it took longer than `timeout_s` seconds; it was cancelled.
+        RewardError: it was cancelled, but not by us.
+        Exception: whatever the coroutine raised.
+    """
+    task = asyncio.ensure_future(_contained(coroutine))
+    try:
+        await _finish(task, timeout_s)
+        if not task.done():
+            raise TimeoutError(f"still waiting after {timeout_s:g} s; it was cancelled")
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
+    if task.cancelled():
+        raise RewardError("cancelled itself")
+    return task.result()
+
+
+async def _contained(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """SystemExit would end the event loop, and every episode with it."""
+    try:
+        return await coroutine
+    except SystemExit as error:
+        raise RewardError(f"raised SystemExit: {error}") from error
+
+
+async def _finish(future: asyncio.Future[Any], timeout_s: float) -> None:
+    """Waits until it is done, at most `timeout_s` and what the event loop itself was late."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    await asyncio.wait({future}, timeout=timeout_s)
+    late = loop.time() - deadline
+    if not future.done() and late > 0:
+        await asyncio.wait({future}, timeout=min(late, timeout_s))
+
+
+def _run(function: Callable[[], Any], loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[Any]) -> None:
+    try:
+        value = (True, function())
+    except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
+        value = (False, error)
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_settle, outcome, value)
+
+
+def _settle(outcome: asyncio.Future[Any], value: Any) -> None:
+    if not outcome.done():
+        outcome.set_result(value)
