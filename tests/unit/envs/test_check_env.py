@@ -1,0 +1,184 @@
+"""The public check, against environments that keep and that break each promise."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunix_core.envs import BaseTaskEnv, ToolEnvironment
+from tunix_core.testing.echo import ECHO, BlockingEchoEnv, EchoEnv, make_tasks
+from tunix_core.testing.envs import check_env
+from tunix_core.types import Message, StepResult, Task
+
+TASKS = [Task(f"t{i}", {"text": str(i)}) for i in range(3)]
+
+
+class Good(BaseTaskEnv):
+    """Draws a number at the beginning and at each step."""
+
+    def _initial_observation(self) -> Any:
+        return f"{self.task['text']} {self.rng.integers(1000)}"
+
+    def _step_impl(self, action: str) -> Any:
+        return StepResult(str(self.rng.integers(1000)), self.reward(), self.step_count == 2, info=self.info())
+
+    def reward(self) -> Any:
+        return 0.5
+
+    def info(self) -> Any:
+        return {"n": 1}
+
+
+class SharedRng(Good):
+    def start(self, seed: int | None) -> None:
+        super().start(seed)
+        self.rng = _SHARED
+
+
+_SHARED = np.random.default_rng(0)
+
+
+class Unseeded(Good):
+    def reset(self, seed: int | None = None) -> Any:
+        return super().reset(None)
+
+
+class Fresh(Good):
+    def start(self, seed: int | None) -> None:
+        super().start(seed)
+        self.rng = np.random.default_rng()
+
+
+class GlobalRandom(Good):
+    def _initial_observation(self) -> Any:
+        random.random()
+        return "x"
+
+
+class GlobalNumpy(Good):
+    def _initial_observation(self) -> Any:
+        np.random.seed(self.seed)
+        return "x"
+
+
+class Remembering(Good):
+    """Does not begin anew at `reset`."""
+
+    resets = 0
+
+    def _initial_observation(self) -> Any:
+        self.resets += 1
+        return f"reset {self.resets}"
+
+
+class NoReward(Good):
+    def reward(self) -> Any:
+        return None
+
+
+class BadInfo(Good):
+    def info(self) -> Any:
+        return {"n": {1, 2}}
+
+
+class NumberSeen(Good):
+    def _initial_observation(self) -> Any:
+        return 3
+
+
+class FailingClose(Good):
+    def _close(self) -> None:
+        raise RuntimeError("nothing to close")
+
+
+class Endless(Good):
+    def step(self, action: Any) -> Any:
+        return self._step_impl(action) if self.step_count else StepResult("on")
+
+
+def add(a: int) -> int:
+    return a + 1
+
+
+class Tools(ToolEnvironment):
+    def __init__(self, task: Any, **kwargs: Any) -> None:
+        super().__init__(task, tools=[add], **kwargs)
+
+    def _initial_observation(self) -> Any:
+        return "use add"
+
+
+@pytest.mark.parametrize("env", [Good, Tools, EchoEnv, BlockingEchoEnv])
+def test_good_environments_pass(env: Any) -> None:
+    check_env(env, TASKS)
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        (SharedRng, "another beginning|another episode"),
+        (Fresh, "another beginning|another episode"),
+        (Unseeded, "did not keep the seed"),
+        (GlobalRandom, "global random generator"),
+        (GlobalNumpy, "global random generator"),
+        (Remembering, "another beginning"),
+        (NoReward, "finite number"),
+        (BadInfo, "does not survive JSON"),
+        (NumberSeen, "an observation must be"),
+        (FailingClose, "RuntimeError: nothing to close"),
+        (Endless, "not over after max_steps = 16"),
+    ],
+)
+def test_a_broken_promise_is_named(env: Any, why: str) -> None:
+    with pytest.raises(AssertionError, match=why) as caught:
+        check_env(env, TASKS)
+    assert env.__name__ in str(caught.value)
+
+
+def test_the_echo_suite_passes_in_all_its_forms() -> None:
+    check_env(ECHO)
+    check_env(ECHO, n=2, options={"turns": 4, "length": 3})
+
+    def repeat(opening: Any, rng: Any) -> Message:
+        return Message.of("assistant", opening.messages[0].text)
+
+    check_env(ECHO, make_tasks("eval", 3), options={"turns": 3}, player=repeat)
+    with pytest.raises(AssertionError, match=r"its score 1\.0 is not in its range"):
+        check_env(replace(ECHO, score_range=(0.0, 0.5)), player=repeat)
+
+
+def test_overlapping_splits_and_shared_ids_are_found() -> None:
+    with pytest.raises(AssertionError, match="train and eval share 4 tasks"):
+        check_env(replace(ECHO, tasks=f"{__name__}:overlapping"))
+    with pytest.raises(AssertionError, match="two tasks of train share an id"):
+        check_env(replace(ECHO, tasks=f"{__name__}:same_ids"))
+
+
+def overlapping(split: Any, seed: int) -> Any:
+    return _Listed([Task(f"{split}{i}", {"text": str(i)}, split=split) for i in range(4)])
+
+
+def same_ids(split: Any, seed: int) -> Any:
+    return _Listed([Task("one", {"text": f"{split}{i}"}, split=split) for i in range(4)])
+
+
+class _Listed:
+    def __init__(self, tasks: list[Task]) -> None:
+        self.get, self.length = tasks.__getitem__, len(tasks)
+
+    def __len__(self) -> int:
+        return self.length
+
+
+def test_tasks_that_do_not_survive_json_are_found() -> None:
+    with pytest.raises(AssertionError, match="does not survive JSON"):
+        check_env(Good, [Task("t", {"text": (1, 2)})])
+
+
+def test_an_episode_that_fails_is_an_assertion() -> None:
+    with pytest.raises(AssertionError, match="RuntimeError: fails at step 1"):
+        check_env(ECHO, options={"fail_at": 1})

@@ -1,0 +1,213 @@
+"""Opens the environments of one suite behind a wall, and keeps the promises about their ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from tunix_core.contracts import EnvOpener
+from tunix_core.envs.base import BaseTaskEnv
+from tunix_core.envs.drive import build, checked_env
+from tunix_core.envs.local import Lanes, LocalCell
+from tunix_core.envs.process import ProcessCell, Recipe, Workers
+from tunix_core.envs.waiting import Tally, bounded
+from tunix_core.errors import EnvError, UsageError, boundary
+from tunix_core.specs import EnvSpec, Isolation, Timeouts
+from tunix_core.tools.threads import run_aside
+from tunix_core.types import Message, Opening, StepResult, Task
+
+log = logging.getLogger(__name__)
+Decide = Callable[..., Any]
+
+
+def make_opener(
+    spec: EnvSpec,
+    load: Callable[[str], Any],
+    *,
+    isolation: Isolation | None = None,
+    timeouts: Timeouts | None = None,
+    max_abandoned: int = 8,
+    options: Mapping[str, Any] | None = None,
+    max_steps: int | None = None,
+    decide: Decide | None = None,
+) -> EnvOpener:
+    """The opener of one suite's environments.
+
+    Args:
+        spec: what to open; its target is imported now.
+        load: imports a target, "module:attr".
+        isolation, timeouts, max_steps: default: the spec's.
+        max_abandoned: threads left behind in calls that do not return, at which the next episodes
+            run in processes.
+        options: for the class's constructor; what it does not take is left out. JSON values, for
+            isolation "process". A family's `name` comes among them.
+        decide: `hooks.decide`; "tunix_make_env" may give the environment instead.
+
+    Raises:
+        UsageError: an isolation that is not available, or a target that is no class.
+    """
+    isolation = isolation or spec.isolation
+    if isolation not in ("in-process", "process"):
+        raise UsageError(
+            f"{spec.id}: isolation {isolation!r} is not available yet; expected 'in-process' or 'process'. "
+            'Set the suite\'s isolation = "process".'
+        )
+    cls = load(spec.target)
+    if not isinstance(cls, type):
+        raise UsageError(f"{spec.id}: target {spec.target!r} must be a class, a BaseTaskEnv, not {type(cls).__name__}")
+    max_steps = spec.max_turns if max_steps is None else max_steps
+    timeouts = timeouts or spec.timeouts
+    return SuiteOpener(spec, cls, isolation, timeouts, max_abandoned, dict(options or {}), max_steps, decide)
+
+
+class Cell(Protocol):
+    """What holds one environment; every call is bounded in time."""
+
+    async def open(self) -> None: ...
+    async def reset(self, seed: int) -> Opening: ...
+    async def step(self, action: Message) -> StepResult: ...
+    async def close(self) -> None: ...
+
+
+class Handle:
+    """One open environment; satisfies `contracts.EnvHandle`."""
+
+    def __init__(self, cell: Cell, tally: Tally, forget: Callable[[Handle], None]) -> None:
+        self._cell, self._tally, self._forget = cell, tally, forget
+        self._closing: asyncio.Task[None] | None = None
+
+    async def reset(self, seed: int) -> Opening:
+        with boundary("env.reset", EnvError):
+            self._check_open()
+            return await self._cell.reset(seed)
+
+    async def step(self, action: Message) -> StepResult:
+        with boundary("env.step", EnvError):
+            self._check_open()
+            return await self._cell.step(action)
+
+    async def close(self) -> None:
+        """Closes once, whoever calls; a caller that is cancelled meanwhile leaves the closing to go on."""
+        self._closing = self._closing or asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            with boundary("env.close", EnvError):
+                await self._cell.close()
+        except EnvError as error:
+            timed_out = error.kind == "env_timeout"
+            self._tally.close_timeouts += timed_out
+            self._tally.close_failures += not timed_out
+            log.warning("closing an environment: %s", error)
+        finally:
+            self._tally.closed += 1
+            self._forget(self)
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise EnvError("the environment is closed")
+
+
+class SuiteOpener:
+    """Opens one suite's environments; satisfies `contracts.EnvOpener`. See `make_opener`."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        cls: type,
+        isolation: Isolation,
+        timeouts: Timeouts,
+        max_abandoned: int,
+        options: Mapping[str, Any],
+        max_steps: int,
+        decide: Decide | None,
+    ) -> None:
+        self._spec, self._cls, self._isolation, self._timeouts = spec, cls, isolation, timeouts
+        self._max_abandoned, self._options, self._max_steps, self._decide = max_abandoned, options, max_steps, decide
+        self._tally = Tally()
+        self._lanes = Lanes(spec.id)
+        self._workers = Workers()
+        self._handles: set[Handle] = set()
+
+    async def open(self, task: Task) -> Handle:
+        """The environment of `task`, built but not reset.
+
+        Raises:
+            EnvError: its constructor raised, ran out of time, or gave something else.
+        """
+        with boundary("env.open", EnvError):
+            cell = await self._cell(task)
+            handle = Handle(cell, self._tally, self._handles.discard)
+            self._handles.add(handle)
+            self._tally.opened += 1
+            try:
+                await cell.open()
+            except BaseException:
+                await handle.close()
+                raise
+            return handle
+
+    async def aclose(self) -> None:
+        """Closes what is open, and ends the idle threads and the processes."""
+        await asyncio.gather(*(handle.close() for handle in tuple(self._handles)))
+        self._lanes.end()
+        await self._workers.aclose()
+
+    def statistics(self) -> Mapping[str, float]:
+        tally = self._tally
+        return {
+            "opened": tally.opened,
+            "closed": tally.closed,
+            "open": len(self._handles),
+            "close_failures": tally.close_failures,
+            "close_timeouts": tally.close_timeouts,
+            "abandoned_threads": len(tally.abandoned),
+            "abandoned_threads_total": tally.abandoned_total,
+            "uncancelled_calls": len(tally.uncancelled),
+            "threads_made": self._lanes.made,
+            "processes": len(self._workers),
+            "in_processes": float(self._isolation == "process"),
+        }
+
+    async def _cell(self, task: Task) -> Cell:
+        self._retreat()
+        if self._isolation == "in-process":
+            return self._local(lambda: self._made_or_built(task))
+        if self._decide is not None:
+            work = asyncio.wrap_future(run_aside(lambda: self._made(task)))
+            made = await bounded(work, self._timeouts.reset_s, "tunix_make_env (timeouts.reset_s)", self._tally)
+            if made is not None:
+                return self._local(lambda: made)
+        return ProcessCell(self._recipe(task), self._workers, self._timeouts, self._tally)
+
+    def _retreat(self) -> None:
+        """Goes over to processes when too many threads hang."""
+        if self._isolation == "in-process" and len(self._tally.abandoned) >= self._max_abandoned:
+            self._isolation = "process"
+            log.warning(
+                "%s: %d threads are left behind in calls that do not return; its next episodes run in processes",
+                self._spec.id,
+                len(self._tally.abandoned),
+            )
+
+    def _local(self, make: Callable[[], BaseTaskEnv]) -> LocalCell:
+        return LocalCell(make, self._lanes, self._timeouts, self._tally)
+
+    def _made(self, task: Task) -> BaseTaskEnv | None:
+        """What a plugin gives instead, if one does."""
+        made = self._decide("tunix_make_env", spec=self._spec, task=task) if self._decide else None
+        return None if made is None else checked_env(made)
+
+    def _made_or_built(self, task: Task) -> BaseTaskEnv:
+        made = self._made(task)
+        return build(self._cls, task, self._max_steps, self._options) if made is None else made
+
+    def _recipe(self, task: Task) -> Recipe:
+        module, _, attr = self._spec.target.partition(":")
+        loaded = sys.modules.get(module) or sys.modules.get(self._cls.__module__)
+        file = getattr(loaded, "__file__", None)
+        return Recipe(module, attr, file, task.to_json(), self._max_steps, self._options)

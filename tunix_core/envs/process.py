@@ -1,0 +1,179 @@
+"""An environment in a process of its own, which is killed with its whole group; see `wire` for what is said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tunix_core.envs.waiting import Tally, bounded, wait_for_thread
+from tunix_core.envs.wire import message_to_json, opening_from_json, read_frame, result_from_json, to_frame
+from tunix_core.errors import EnvError, boundary
+from tunix_core.specs import Timeouts
+from tunix_core.tools.threads import run_aside
+from tunix_core.types import Message, Opening, StepResult
+
+_START = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
+    "from tunix_core.envs.worker import main; main(int(sys.argv[1]))"
+)
+_POLL_S = 0.5  # how often a silent worker is looked after
+_EXIT_S = 5.0  # to be gone after SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a worker needs to build the environment of a task; survives JSON."""
+
+    module: str
+    attr: str
+    file: str | None
+    task: str
+    max_steps: int | None
+    options: Mapping[str, Any]
+
+
+class Worker:
+    """One worker process, and the stream to it.
+
+    Attributes:
+        pending: a question has no answer yet.
+        failed: an answer was an error.
+    """
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
+            self.process = subprocess.Popen(  # takes a few ms; the imports behind it are awaited
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+            )
+        self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.pending = self.failed = False
+
+    async def ask(self, op: str, **fields: Any) -> Any:
+        """The answer to one question. Raises EnvError: what the environment raised, or kind "env_died"."""
+        frame = to_frame({"op": op, **fields})
+        self.pending = True
+        try:
+            answer = await self._exchange(frame)
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            raise EnvError(await self._obituary(), kind="env_died") from error
+        self.pending = False
+        if "error" not in answer:
+            return answer["value"]
+        self.failed, failure = True, answer["error"]
+        with boundary(failure["boundary"], EnvError):
+            raise EnvError(failure["message"], kind=failure["kind"], retry=failure["retry"])
+
+    async def _exchange(self, frame: bytes) -> Mapping[str, Any]:
+        """Sends a frame and reads one. A forked child may hold the stream open after the worker's death: so look."""
+        if self._stream is None:
+            self._stream = await asyncio.open_connection(sock=self._socket)
+        reader, writer = self._stream
+        writer.write(frame)
+        reading = asyncio.ensure_future(read_frame(reader))
+        try:
+            while not reading.done():
+                dead = self.process.poll() is not None
+                await asyncio.wait({reading}, timeout=_POLL_S)
+                if dead and not reading.done():
+                    raise ConnectionError("the worker is gone")
+            return reading.result()
+        finally:
+            reading.cancel()
+
+    async def _obituary(self) -> str:
+        await self.kill()
+        code = self.process.returncode
+        how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit status {code}"
+        return f"the environment's process ended ({how})"
+
+    async def kill(self) -> None:
+        """Kills the process and its group, and waits until it is gone."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.end()
+
+    async def end(self) -> None:
+        """Closes the stream, at which a worker runs its exit handlers and goes."""
+        self._socket.close() if self._stream is None else self._stream[1].close()
+        await wait_for_thread(run_aside(self.process.wait), _EXIT_S)
+
+
+class Workers:
+    """Worker processes, reused after a clean episode."""
+
+    def __init__(self) -> None:
+        self._idle: list[Worker] = []
+        self._all: set[Worker] = set()
+
+    def lease(self) -> Worker:
+        worker = self._idle.pop() if self._idle else Worker()
+        self._all.add(worker)
+        return worker
+
+    async def give_back(self, worker: Worker) -> None:
+        """Takes a worker back for the next episode, or kills it unless all went well."""
+        if not (worker.pending or worker.failed):
+            self._idle.append(worker)
+            return
+        await worker.kill()
+        self._all.discard(worker)
+
+    async def aclose(self) -> None:
+        """Ends the idle workers, and kills what is not gone by then."""
+        await asyncio.gather(*(worker.end() for worker in self._idle))
+        await asyncio.gather(*(worker.kill() for worker in self._all if worker.process.poll() is None))
+        self._idle.clear()
+        self._all.clear()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+class ProcessCell:
+    """Holds one environment in a worker process."""
+
+    def __init__(self, recipe: Recipe, workers: Workers, timeouts: Timeouts, tally: Tally) -> None:
+        self._recipe, self._workers, self._timeouts, self._tally = recipe, workers, timeouts, tally
+        self._worker: Worker | None = None
+
+    async def open(self) -> None:
+        self._worker = self._workers.lease()
+        fields = {name: getattr(self._recipe, name) for name in Recipe.__slots__}
+        await self._ask(self._worker, "open", self._timeouts.reset_s, "reset_s", **fields)
+
+    async def reset(self, seed: int) -> Opening:
+        answer = await self._ask(self._worker, "reset", self._timeouts.reset_s, "reset_s", seed=seed)
+        return opening_from_json(answer)
+
+    async def step(self, action: Message) -> StepResult:
+        action_json = message_to_json(action)
+        answer = await self._ask(self._worker, "step", self._timeouts.step_s, "step_s", action=action_json)
+        return result_from_json(answer)
+
+    async def close(self) -> None:
+        """Closes the environment, unless a call hangs there: then the worker is killed as it is."""
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        try:
+            if not worker.pending:
+                await self._ask(worker, "close", self._timeouts.close_s, "close_s")
+        finally:
+            await self._workers.give_back(worker)
+
+    async def _ask(self, worker: Worker | None, op: str, limit_s: float, option: str, **fields: Any) -> Any:
+        if worker is None:
+            raise EnvError("the environment is not open")
+        work = asyncio.ensure_future(worker.ask(op, **fields))
+        return await bounded(work, limit_s, f"env.{op} (timeouts.{option})", self._tally)
