@@ -40,7 +40,8 @@ class Curriculum(Protocol):
 class EnvHandle(Protocol):
     """One open environment as the episode sees it: async, bounded in time, isolated.
 
-    Whatever goes wrong raises errors.EnvError (or another EpisodeError); cancellation closes it.
+    A step's observation is a tuple of messages. Whatever goes wrong raises errors.EnvError (or
+    another EpisodeError).
     """
 
     async def reset(self, seed: int) -> Opening: ...
@@ -304,12 +305,15 @@ class Algorithm:
         loss: (logp float32 [R, T], batch as a mapping of jax arrays with the names of types.Batch,
             plus "old_logp") -> LossTerms. JAX; traced under jit.
         needs_entropy: the loss wants batch["entropy"] [R, T].
+        idle_at_zero: a token whose advantage is 0 has no gradient, whatever its log-probability, and its
+            share of the denominator doesn't depend on it: the trainer counts it without computing it.
     """
 
     id: str
     advantages: Callable[[np.ndarray], np.ndarray]
     loss: Callable[[Any, Mapping[str, Any]], LossTerms]
     needs_entropy: bool = False
+    idle_at_zero: bool = False
 
 
 # ---- trainer ------------------------------------------------------------------------------------------------

@@ -1,22 +1,22 @@
 """The failure vocabulary, and the one place where a failure is attributed.
 
-    TunixError
-    ├── UsageError            the user can fix it: wrong id, wrong option, wrong file
-    │   ├── ConfigError       a config file or an override; carries the line
-    │   ├── UnknownIdError    an id nobody registered; carries what is near it
-    │   ├── PluginError       a plugin that cannot be used, and which phase failed
-    │   └── CheckpointError   a run or checkpoint that cannot be opened or resumed
-    ├── EpisodeError          one episode's data; the run goes on
-    │   ├── EnvError          env_raised, env_timeout, env_died, env_contract
-    │   ├── ToolError         shown to the policy as an observation
-    │   ├── RewardError       reward_raised, reward_timeout, reward_nan, reward_range, reward_type
-    │   ├── GraderError       grader_lost
-    │   ├── GoldError         bad_gold
-    │   ├── SandboxError      sandbox_failed
-    │   └── ModelError        model_failed, model_timeout
-    ├── EngineError           the engine cannot go on; ends the run
-    └── RunEnded              the run stops on purpose and says why
-        ├── TooManyFailures   ├── NoSignal   ├── SuiteStarved   └── Stalled
+TunixError
+├── UsageError            the user can fix it: wrong id, wrong option, wrong file
+│   ├── ConfigError       a config file or an override; carries the line
+│   ├── UnknownIdError    an id nobody registered; carries what is near it
+│   ├── PluginError       a plugin that cannot be used, and which phase failed
+│   └── CheckpointError   a run or checkpoint that cannot be opened or resumed
+├── EpisodeError          one episode's data; the run goes on
+│   ├── EnvError          env_raised, env_timeout, env_died, env_contract
+│   ├── ToolError         shown to the policy as an observation
+│   ├── RewardError       reward_raised, reward_timeout, reward_nan, reward_range, reward_type
+│   ├── GraderError       grader_lost
+│   ├── GoldError         bad_gold
+│   ├── SandboxError      sandbox_failed
+│   └── ModelError        model_failed, model_timeout
+├── EngineError           the engine cannot go on; ends the run
+└── RunEnded              the run stops on purpose and says why
+    ├── TooManyFailures   ├── NoSignal   ├── SuiteStarved   └── Stalled
 """
 
 from __future__ import annotations
@@ -185,6 +185,6 @@ def failure_of(error: EpisodeError) -> Failure:
 
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:
-    """" Did you mean 'x'?" or, when nothing is near, ""."""
+    """ " Did you mean 'x'?" or, when nothing is near, ""."""
     near = get_close_matches(given, known, n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

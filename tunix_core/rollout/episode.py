@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -121,7 +121,7 @@ async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _S
             state.stop_reason = cut
             return
         with boundary("chat.extend", ModelError):
-            talk.say(_messages(result.observation))
+            talk.say(result.observation)
 
 
 async def _generate(request: RolloutRequest, suite: Suite, talk: Conversation, budget: int) -> Completion:
@@ -168,13 +168,6 @@ def _end(state: _State, result: StepResult) -> None:
         state.status, state.stop_reason = "terminated", "finished"
     else:
         state.stop_reason = str(result.info.get("truncated_by", "environment"))
-
-
-def _messages(observation: Any) -> Sequence[Message]:
-    """The handle has normalised observations; a bare text is a user message."""
-    if isinstance(observation, str):
-        return (Message.of("user", observation),)
-    return tuple(observation)
 
 
 async def _score(request: RolloutRequest, suite: Suite, state: _State) -> Score:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,9 +56,10 @@ def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy) -> Suite:
     from tunix_core.rewards import make_scorer
 
     config, spec = bench.config, bench.spec
+    hub.load_object("envs", spec.id)  # an import that fails is told here, with the plugin's name
     opener = make_opener(
         spec,
-        load_object(hub, "envs"),
+        load_target,
         isolation=config.isolation,
         timeouts=bench.timeouts,
         max_abandoned=config.max_abandoned,
@@ -82,11 +83,6 @@ def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy) -> Suite:
         hooks=hub.hooks,
         timeouts=bench.timeouts,
     )
-
-
-def load_object(hub: Hub, kind: str) -> Callable[[str], Any]:
-    """A loader of ids' targets that names the plugin when an import fails."""
-    return lambda identity: hub.load_object(kind, identity)
 
 
 def algorithms(config: RunConfig, hub: Hub) -> dict[str, Any]:

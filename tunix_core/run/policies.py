@@ -17,7 +17,7 @@ def open_model(name: str, hub: Hub, options: Mapping[str, Any] | None = None) ->
 
     Args:
         name: an id ("models/nano"), a run directory (its newest checkpoint, or "RUN@STEP"), one of
-            its checkpoints ("RUN/checkpoints/STEP"), or a directory that `tunix export` wrote.
+            its checkpoints ("RUN/checkpoints/step-…"), or a directory that `tunix export` wrote.
         options: passed to a registered model.
 
     Raises:
@@ -29,7 +29,7 @@ def open_model(name: str, hub: Hub, options: Mapping[str, Any] | None = None) ->
     if (path / "config.toml").is_file():
         return _from_run(path, hub, _step(step) if step else None)
     if path.parent.name == "checkpoints" and (path.parent.parent / "config.toml").is_file():
-        return _from_run(path.parent.parent, hub, _step(path.name))
+        return _from_run(path.parent.parent, hub, _step(path.name.removeprefix("step-")))
     if path.is_dir():
         return _from_directory(path, options)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
@@ -58,7 +58,7 @@ def _from_run(path: Path, hub: Hub, step: int | None) -> Policy:
     chosen = checkpoints.latest() if step is None else step
     if chosen is None:
         raise CheckpointError(f"{path} has no checkpoint yet. Its run started from {config.model!r}.")
-    return replace(base, id=f"{path}@{chosen}", params=checkpoints.params(chosen, base.params))
+    return replace(base, id=f"{path}@{chosen}", params=checkpoints.restore_params(chosen, base.params))
 
 
 def _step(text: str) -> int:

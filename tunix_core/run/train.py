@@ -13,7 +13,7 @@ from typing import Any
 
 from tunix_core.config import RunConfig, dump_config
 from tunix_core.contracts import Context
-from tunix_core.errors import NoSignal, Stalled
+from tunix_core.errors import CheckpointError, NoSignal, Stalled
 from tunix_core.plugins import Hub
 from tunix_core.reporting import Progress, RunDir, summarise, summary_table
 from tunix_core.run.build import QUIET, Bench, algorithms, connect, greedy, prepare
@@ -156,8 +156,15 @@ class Training:
         )
 
     def _restore(self) -> Mapping[str, Any]:
-        extra = self.checkpoints.restore_into(self.learner)
-        self.run_dir.cut_metrics(self.learner.version)
+        from tunix_core.trainer import TrainerState
+
+        step = self.checkpoints.latest()
+        if step is None:
+            raise CheckpointError(f"{self.run_dir.path} has no checkpoint yet; start it anew with --overwrite.")
+        state = self.learner.state()
+        params, optimizer, extra = self.checkpoints.restore(step, state.params, state.optimizer)
+        self.learner.restore(TrainerState(params, optimizer, step))
+        self.run_dir.cut_metrics(step)
         return extra
 
     # ---- training ----
@@ -265,7 +272,9 @@ class Training:
 
     async def _save(self) -> None:
         if self.checkpoints.latest() != self.learner.version:
-            path = await self._in_trainer(self.checkpoints.save_from, self.learner, self._boundary)
+            state = self.learner.state()
+            save = self.checkpoints.save
+            path = await self._in_trainer(save, state.version, state.params, state.optimizer, self._boundary)
             self.hub.hooks.notify("tunix_checkpoint_saved", ctx=self._context(), path=path)
 
     async def _evaluate(self) -> dict[str, Any]:

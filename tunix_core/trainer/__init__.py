@@ -2,3 +2,11 @@
 
 Does not know environments, the engine, or where groups come from.
 """
+
+from __future__ import annotations
+
+from tunix_core.trainer.checkpoint import Checkpoints
+from tunix_core.trainer.packing import Packer, Sample
+from tunix_core.trainer.trainer import Trainer, TrainerState
+
+__all__ = ["Checkpoints", "Packer", "Sample", "Trainer", "TrainerState"]

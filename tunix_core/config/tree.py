@@ -1,7 +1,6 @@
-"""One frozen tree from TOML.
+"""The whole configuration as frozen dataclasses.
 
-The dataclasses below are the whole configuration; `load_config` reads a file and `-o` overrides
-into it. An unknown key or a wrong type is a ConfigError with its line and a "did you mean".
+What follows a field is its help in the reference.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from tunix_core.specs import Isolation, Timeouts
 class RewardConfig:
     """One part of a suite's score: a reward's id (or "env"), its weight and options."""
 
-    id: str
-    weight: float = 1.0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    id: str  # whole, e.g. "rewards/length"
+    weight: float = 1.0  # the score is the weighted sum of the parts
+    options: Mapping[str, Any] = field(default_factory=dict)  # the reward's
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +34,12 @@ class SuiteConfig:
     min_group: int = 2  # survivors with which a group still trains
     max_turns: int | None = None  # default: the environment's own
     sampling: Sampling = Sampling()
-    rewards: tuple[RewardConfig, ...] = (RewardConfig("env"),)
+    rewards: tuple[RewardConfig, ...] = (RewardConfig("env"),)  # "env" is the environment's own score
     isolation: Isolation | None = None  # default: the environment's own
     max_abandoned: int = 8  # abandoned threads after which its episodes run in processes
     timeouts: Timeouts | None = None  # default: the environment's own
     algorithm: str | None = None  # default: the trainer's
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # the environment's; `tunix hub show ID` lists them
     allow_truncated_sampling: bool = False  # train on top-k, top-p or min-p samples
 
 
@@ -48,53 +47,53 @@ class SuiteConfig:
 class TrainerConfig:
     """The learning side."""
 
-    algorithm: str = "algorithms/grpo"
+    algorithm: str = "algorithms/grpo"  # for suites that name none of their own
     options: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's
-    groups_per_step: int = 24
+    groups_per_step: int = 24  # over all suites, shared out by their weights
     learning_rate: float = 1e-4
-    warmup_steps: int = 0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = 0  # over which the learning rate grows from 0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the learning rate, after warm-up
     optimizer: str = "adamw"  # any optimizer of optax, by name
-    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
-    max_grad_norm: float = 1.0
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)  # its keyword arguments
+    max_grad_norm: float = 1.0  # a longer gradient is scaled down to it
     rows: int = 8  # rows of a micro-batch
     row_tokens: int = 512  # tokens of a row; a longer sample is refused
-    old_logp: Literal["behaviour"] = "behaviour"
+    old_logp: Literal["behaviour"] = "behaviour"  # the ratio is taken to what sampled the token
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """What runs when."""
 
-    mode: Literal["in_flight", "drain", "on_policy"] = "in_flight"
+    mode: Literal["in_flight", "drain", "on_policy"] = "in_flight"  # how episodes meet new weights
     max_staleness: int = 4  # versions a trained token may be behind
     max_episodes: int = 256  # concurrent episodes over all suites
     max_attempts: int = 2  # fresh environments a sample gets
     quarantine_after: int = 3  # groups a task may fail in
-    max_failure_share: float = 0.5
+    max_failure_share: float = 0.5  # of a suite's episodes; more ends the run
     failure_window: int = 200  # episodes over which the share is taken
     no_signal_steps: int = 10  # steps without any signal that end the run
-    stall_timeout_s: float = 600.0
+    stall_timeout_s: float = 600.0  # without any finished episode, after which the run ends
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """The inference side."""
 
-    slots: int = 32
+    slots: int = 32  # conversations decoded at once
     max_context: int = 512  # prompt and sampled tokens of one conversation
-    prefill_chunk: int = 32
+    prefill_chunk: int = 32  # prompt tokens read at once
     decode_steps: int = 4  # fused on device between two looks at the queue
     deterministic: bool | None = None  # default: true in on_policy mode
-    queue_size: int = 4096
+    queue_size: int = 4096  # waiting requests; more wait to be let in
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
     """When the run is saved."""
 
-    every_steps: int = 10
-    keep: int = 2
+    every_steps: int = 10  # and at the end
+    keep: int = 2  # newest checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +101,16 @@ class EvalConfig:
     """Greedy accuracy on held-out tasks, before and after training; n = 0 switches it off."""
 
     n: int = 0  # tasks per suite
-    seed: int = 0
+    seed: int = 0  # of the held-out tasks
 
 
 @dataclass(frozen=True, slots=True)
 class PluginsConfig:
     """Which plugins. `plugins = [...]` in a config file is short for `files`."""
 
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # Python files with hooks, relative to the config file
     required: tuple[str, ...] = ()  # e.g. "tunix-env-math>=0.1,<1"
-    disabled: tuple[str, ...] = ()
+    disabled: tuple[str, ...] = ()  # distributions or namespaces never imported
     strict: bool = False  # any broken plugin is fatal
 
 
@@ -121,14 +120,14 @@ class RunConfig:
 
     suites: tuple[SuiteConfig, ...]  # [[suite]] in TOML
     model: str = "models/nano"  # an id, a run directory (RUN or RUN@STEP), or a checkpoint path
-    model_options: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    steps: int = 100
-    run_dir: str = ""  # default: runs/<config name>-<time>
+    model_options: Mapping[str, Any] = field(default_factory=dict)  # only for an id
+    seed: int = 0  # of everything random
+    steps: int = 100  # updates of the weights
+    run_dir: str = ""  # default: runs/CONFIG-TIME
     plugins: PluginsConfig = PluginsConfig()
     trainer: TrainerConfig = TrainerConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     engine: EngineConfig = EngineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
-    trackers: tuple[str, ...] = ()
+    trackers: tuple[str, ...] = ()  # ids; metrics.jsonl is written in any case

@@ -1,0 +1,55 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import click
+
+from tunix_core.plugins import Hub
+
+F = TypeVar("F", bound=Callable[..., Any])
+PLUGIN_HELP = "FILE.py loads a plugin from a file; no:NAME leaves one out. May be repeated."
+
+
+@dataclass(frozen=True, slots=True)
+class PluginArguments:
+    """What the `-p` options ask for.
+
+    Attributes:
+        files: absolute paths of plugin files, as given in order.
+        disabled: names of plugins to leave out.
+    """
+
+    files: tuple[str, ...] = ()
+    disabled: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, values: Sequence[str]) -> Self:
+        disabled = tuple(value.removeprefix("no:") for value in values if value.startswith("no:"))
+        files = tuple(str(Path(value).resolve()) for value in values if not value.startswith("no:"))
+        return cls(files, disabled)
+
+    def __add__(self, other: PluginArguments) -> PluginArguments:
+        return PluginArguments(self.files + other.files, self.disabled + other.disabled)
+
+    def load_hub(self) -> Hub:
+        return Hub.load(self.files, self.disabled)
+
+
+def plugin_option(command: F) -> F:
+    """Adds `-p`, which may stand before or after the command's name."""
+    # eager, so that `-p FILE --help` lists the commands of FILE
+    option = click.option("-p", "plugins", multiple=True, metavar="FILE|no:NAME", is_eager=True, help=PLUGIN_HELP)
+    return option(command)
+
+
+def chosen_plugins(ctx: click.Context, here: Sequence[str]) -> PluginArguments:
+    """The `-p` options before the command's name, and then those after it."""
+    return ctx.ensure_object(PluginArguments) + PluginArguments.parse(here)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

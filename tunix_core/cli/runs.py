@@ -1,0 +1,131 @@
+"""`tunix train`, `tunix eval` and `tunix export`: parse, call `run`, print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tunix_core.cli.options import PluginArguments, chosen_plugins, json_option, plugin_option
+from tunix_core.cli.output import print_json, print_table, text
+from tunix_core.config import PluginsConfig, RewardConfig, load_config, parse_value
+from tunix_core.errors import UsageError
+from tunix_core.plugins import Hub
+
+
+@click.command("train")
+@click.argument("config", type=click.Path())
+@click.option("-o", "overrides", multiple=True, metavar="KEY=VALUE", help="Overrides a key of the config; repeatable.")
+@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint of the run directory.")
+@click.option("--overwrite", is_flag=True, help="Replace what the run directory holds.")
+@click.option("--strict-plugins", is_flag=True, help="Any broken plugin is an error, used or not.")
+@plugin_option
+@click.pass_context
+def train_command(
+    ctx: click.Context,
+    config: str,
+    overrides: tuple[str, ...],
+    resume: bool,
+    overwrite: bool,
+    strict_plugins: bool,
+    plugins: tuple[str, ...],
+) -> None:
+    """Trains as the file CONFIG says.
+
+    A suite's keys are reached by its name: -o suite.games/frozen-lake.weight=2
+    """
+    if resume and overwrite:
+        raise UsageError("--resume goes on with a run and --overwrite deletes it; give one of them")
+    from tunix_core import run
+
+    loaded = load_config(Path(config), overrides)
+    loaded = replace(loaded, plugins=_merge(loaded.plugins, chosen_plugins(ctx, plugins), strict_plugins))
+    hub = _load_for_run(loaded.plugins)
+    result = run.train(loaded, hub=hub, resume=resume, overwrite=overwrite, config_name=Path(config).stem)
+    ctx.exit(result.exit_code)
+
+
+@click.command("eval")
+@click.argument("env")
+@click.option("--model", default="models/nano", show_default=True, help="An id, a run directory, or an exported one.")
+@click.option("--n", default=100, show_default=True, type=click.IntRange(min=1), help="How many tasks.")
+@click.option("--seed", default=0, show_default=True, help="Of the tasks and the sampling.")
+@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0), help="0 is greedy.")
+@click.option("--max-tokens", default=64, show_default=True, type=click.IntRange(min=1), help="Tokens a turn may have.")
+@click.option("--split", default="eval", show_default=True, type=click.Choice(["train", "eval"]), help="Which tasks.")
+@click.option(
+    "--reward", "rewards", multiple=True, metavar="ID", help="Score with this instead of the environment's own."
+)
+@click.option("-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the environment; repeatable.")
+@json_option
+@plugin_option
+@click.pass_context
+def eval_command(
+    ctx: click.Context,
+    env: str,
+    rewards: tuple[str, ...],
+    options: tuple[str, ...],
+    as_json: bool,
+    plugins: tuple[str, ...],
+    **how: Any,
+) -> None:
+    """Scores a model on the environment ENV."""
+    from tunix_core import run
+
+    chosen = chosen_plugins(ctx, plugins)
+    hub = _load_for_run(PluginsConfig(files=chosen.files, disabled=chosen.disabled))
+    parts = [RewardConfig(reward if reward == "env" else hub.resolve("rewards", reward).id) for reward in rewards]
+    found = run.evaluate(hub.resolve("envs", env).id, hub=hub, options=_pairs(options), rewards=parts, **how)
+    if as_json:
+        print_json(found)
+    else:
+        print_table(("result", ""), list(_rows(found)))
+
+
+@click.command("export")
+@click.argument("run_dir", metavar="RUN")
+@click.argument("target", metavar="DIR", type=click.Path())
+@plugin_option
+@click.pass_context
+def export_command(ctx: click.Context, run_dir: str, target: str, plugins: tuple[str, ...]) -> None:
+    """Writes the newest weights of RUN (or RUN@STEP), tokenizer and chat format to DIR."""
+    from tunix_core import run
+
+    click.echo(run.export(run_dir, target, hub=chosen_plugins(ctx, plugins).load_hub()))
+
+
+def _merge(config: PluginsConfig, chosen: PluginArguments, strict: bool) -> PluginsConfig:
+    return replace(
+        config,
+        files=tuple(dict.fromkeys(config.files + chosen.files)),
+        disabled=tuple(dict.fromkeys(config.disabled + chosen.disabled)),
+        strict=config.strict or strict,
+    )
+
+
+def _load_for_run(plugins: PluginsConfig) -> Hub:
+    hub = Hub.load(plugins.files, plugins.disabled, plugins.required, plugins.strict)
+    hub.check_files()
+    return hub
+
+
+def _pairs(options: Sequence[str]) -> dict[str, Any]:
+    pairs = [option.partition("=") for option in options]
+    for option, (key, equals, _) in zip(options, pairs, strict=True):
+        if not key or not equals:
+            raise UsageError(f"-o {option}: expected KEY=VALUE, e.g. -o level=2")
+    return {key: parse_value(value) for key, _, value in pairs}
+
+
+def _rows(found: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
+    """Name and value of everything in a nested result, names joined with spaces."""
+    rows: list[tuple[str, str]] = []
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            rows += _rows(value, f"{above}{name} ")
+        else:
+            rows.append((f"{above}{name}", text(value)))
+    return rows
