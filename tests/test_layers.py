@@ -33,6 +33,7 @@ EDGES = {
 }
 BASE = {*LAYER_0, *LAYER_1, "profiling"}
 JAX_ROOMS = ("engine", "models", "algorithms", "trainer", "weights", "testing/algorithms.py", "profiling/jax.py", "run")
+HEAVY = ("tunix_core.engine", "tunix_core.models", "tunix_core.trainer")
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 PUBLIC = {"", "envs", "tools", "rewards", "sandboxes", "models", "algorithms"}
 PACKAGES = sorted(p.parent for p in ROOT.glob("plugins/*/pyproject.toml")) + sorted(
@@ -55,7 +56,8 @@ def allowed(room: str) -> set[str]:
 def imports(path: Path) -> list[tuple[str, bool]]:
     """(dotted name, whether it stands inside a function) for each import in a file."""
     tree = ast.parse(path.read_text())
-    inside = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef) for n in ast.walk(f)}
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = {id(n) for f in functions for n in ast.walk(f)}
     typing_only = {
         id(n)
         for block in ast.walk(tree)
@@ -107,7 +109,7 @@ def test_jax_is_imported_only_where_it_may(path: Path) -> None:
         if name.split(".")[0] in JAX:
             assert in_jax_room, f"{relative} imports {name}"
             assert inside or not relative.startswith("run/"), f"{relative} imports {name} outside a function"
-        if relative.startswith("run/") and name.startswith(("tunix_core.engine", "tunix_core.models", "tunix_core.trainer")):
+        if relative.startswith("run/") and name.startswith(HEAVY):
             assert inside, f"{relative} imports {name} outside a function"
 
 

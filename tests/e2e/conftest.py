@@ -12,7 +12,7 @@ import pytest
 TROUBLE = Path(__file__).parent / "trouble.py"
 SMALL = """
 model = "models/nano"
-model_options = {{ seed = 1 }}
+model_options = {{ random = 1 }}
 steps = {steps}
 run_dir = "{run_dir}"
 

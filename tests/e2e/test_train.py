@@ -51,7 +51,7 @@ def test_an_environment_that_hangs_is_timed_out_and_counted(launch):
 
 
 def test_an_environment_that_mostly_fails_ends_the_run_by_name(launch):
-    with pytest.raises(TooManyFailures, match="trouble/env.*env_raised"):
+    with pytest.raises(TooManyFailures, match=r"trouble/env.*env_raised"):
         launch("failing = 1.0", rest="[scheduler]\nfailure_window = 20\n")
 
 
@@ -107,7 +107,7 @@ group_size = 2
 sampling = { max_tokens = 6 }
 rewards = [{ id = "env", weight = 0.0 }]
 """.replace("{", "{{").replace("}", "}}")
-    with pytest.raises(NoSignal, match="trajectories.jsonl"):
+    with pytest.raises(NoSignal, match=r"trajectories\.jsonl"):
         launch(suite=suite, rest="[scheduler]\nno_signal_steps = 2\n", steps=5)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from tunix_core.algorithms.groups import centred, leave_one_out, normalised
 from tunix_core.algorithms.losses import (
     Aggregate,
+    check_aggregate,
     clipped_surrogate,
     k1,
     k2,
@@ -22,10 +23,14 @@ from tunix_core.algorithms.losses import (
     token_weights,
 )
 from tunix_core.algorithms.metrics import ratio_metrics
+from tunix_core.contracts import Algorithm, LossTerms
 
 __all__ = [
     "Aggregate",
+    "Algorithm",
+    "LossTerms",
     "centred",
+    "check_aggregate",
     "clipped_surrogate",
     "k1",
     "k2",

@@ -15,6 +15,7 @@ from tunix_core.config.tree import (
     RunConfig,
     SchedulerConfig,
     SuiteConfig,
+    TimeoutsConfig,
     TrainerConfig,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "RunConfig",
     "SchedulerConfig",
     "SuiteConfig",
+    "TimeoutsConfig",
     "TrainerConfig",
     "dump_config",
     "load_config",

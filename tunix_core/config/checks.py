@@ -96,8 +96,9 @@ def _suite_problems(suite: SuiteConfig) -> Iterator[Problem]:
 
 
 def _timeout_problems(suite: SuiteConfig) -> Iterator[Problem]:
-    for field in fields(suite.timeouts) if suite.timeouts else ():
-        if getattr(suite.timeouts, field.name) <= 0:
+    for field in fields(suite.timeouts):
+        value = getattr(suite.timeouts, field.name)
+        if value is not None and value <= 0:
             yield ("timeouts", field.name), f"timeouts.{field.name} must be above 0 seconds"
 
 

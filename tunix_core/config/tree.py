@@ -6,7 +6,7 @@ What follows a field is its help in the reference.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from tunix_core.contracts import Sampling
@@ -20,6 +20,23 @@ class RewardConfig:
     id: str  # whole, e.g. "rewards/length"
     weight: float = 1.0  # the score is the weighted sum of the parts
     options: Mapping[str, Any] = field(default_factory=dict)  # the reward's
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutsConfig:
+    """Seconds each call on an environment may take; what is left out is the environment's own."""
+
+    reset_s: float | None = None
+    step_s: float | None = None
+    close_s: float | None = None
+    score_s: float | None = None
+    model_s: float | None = None
+    episode_s: float | None = None
+
+    def over(self, own: Timeouts) -> Timeouts:
+        """`own` with what is given here in its place."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        return replace(own, **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +54,7 @@ class SuiteConfig:
     rewards: tuple[RewardConfig, ...] = (RewardConfig("env"),)  # "env" is the environment's own score
     isolation: Isolation | None = None  # default: the environment's own
     max_abandoned: int = 8  # abandoned threads after which its episodes run in processes
-    timeouts: Timeouts | None = None  # default: the environment's own
+    timeouts: TimeoutsConfig = TimeoutsConfig()
     algorithm: str | None = None  # default: the trainer's
     options: Mapping[str, Any] = field(default_factory=dict)  # the environment's; `tunix hub show ID` lists them
     allow_truncated_sampling: bool = False  # train on top-k, top-p or min-p samples

@@ -42,12 +42,14 @@ def prepare(config: SuiteConfig, hub: Hub) -> Bench:
         UsageError: an option that the environment does not take.
     """
     spec = hub.find("envs", config.env)
+    for what in ("target", "tasks"):  # an import that fails is told now, with the plugin's name
+        hub.load_object("envs", spec.id, what)
     unknown = [name for name in config.options if name not in spec.options]
     if unknown:
         near, known = did_you_mean(unknown[0], list(spec.options)), ", ".join(spec.options) or "none"
         raise UsageError(f"suite {config.name!r}: {config.env} has no option {unknown[0]!r}.{near} It takes: {known}.")
     options = {name: option.default for name, option in spec.options.items()} | dict(config.options)
-    return Bench(spec, config, options, config.timeouts or spec.timeouts, config.max_turns or spec.max_turns)
+    return Bench(spec, config, options, config.timeouts.over(spec.timeouts), config.max_turns or spec.max_turns)
 
 
 def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy) -> Suite:
@@ -56,7 +58,6 @@ def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy) -> Suite:
     from tunix_core.rewards import make_scorer
 
     config, spec = bench.config, bench.spec
-    hub.load_object("envs", spec.id)  # an import that fails is told here, with the plugin's name
     opener = make_opener(
         spec,
         load_target,

@@ -14,12 +14,22 @@ from tunix_core.run.build import Bench
 def make_lock(config: RunConfig, benches: Sequence[Bench], hub: Hub) -> dict[str, Any]:
     """Distributions with versions, content hashes of the specs in use, and seeds."""
     return {
-        "distributions": hub.lock(),
+        "distributions": {name: version for name, version in hub.lock().items() if name in _used(config, hub)},
         "specs": {bench.spec.id: hub.content_hash(bench.spec) for bench in benches},
         "suites": {bench.config.name: dict(bench.options) for bench in benches},
         "seed": config.seed,
         "model": config.model,
     }
+
+
+def _used(config: RunConfig, hub: Hub) -> set[str]:
+    """The core, and the plugins whose ids the run names: others may come and go."""
+    ids = [("envs", suite.env) for suite in config.suites]
+    ids += [("rewards", part.id) for suite in config.suites for part in suite.rewards if part.id != "env"]
+    ids += [("algorithms", suite.algorithm or config.trainer.algorithm) for suite in config.suites]
+    ids += [("models", config.model)] if config.model in {spec.id for spec in hub.list("models")} else []
+    records = [hub.record_of(kind, identity) for kind, identity in ids]
+    return {"tunix-core", *(f"file:{record.name}" if record.is_file else record.name for record in records)}
 
 
 def check_lock(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

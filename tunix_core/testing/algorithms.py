@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tunix_core.contracts import Algorithm, LossTerms
 
 Arrays = dict[str, Any]
+SAMPLES, LONGEST = 6, 8
 WILD = 1e4  # a log-probability that overflows any ratio it gets into
 TOLERANCE = 1e-5  # relative, float32
 
@@ -43,7 +44,7 @@ def check_algorithm(algorithm: Algorithm, *, seed: int = 0) -> None:
     """
     rng = np.random.default_rng(seed)
     _check_advantages(algorithm, rng)
-    samples = [_sample(rng) for _ in range(6)]
+    samples = [_sample(rng) for _ in range(SAMPLES)]
     _check_finite(algorithm, samples)
     _check_masked(algorithm, samples)
     _check_packing(algorithm, samples, rng)
@@ -112,7 +113,7 @@ def _check_idle(algorithm: Algorithm, samples: Sequence[_Sample]) -> None:
 
 
 def _sample(rng: np.random.Generator) -> _Sample:
-    length = int(rng.integers(3, 9))
+    length = int(rng.integers(3, LONGEST + 1))
     mask = rng.integers(0, 2, length).astype(np.float32)
     mask[0], mask[-1] = 0, 1
     logp = -rng.exponential(size=length).astype(np.float32)
@@ -128,23 +129,30 @@ def _evaluate(
     logp = batch.pop("logp")
     if wild is not None:
         logp = np.where(batch["mask"] > 0, logp, np.float32(wild))
-
-    def numerator(logp: jax.Array) -> tuple[jax.Array, LossTerms]:
-        terms = algorithm.loss(logp, batch)
-        return terms.numerator, terms
-
-    (_, terms), gradient = jax.value_and_grad(numerator, has_aux=True)(jnp.asarray(logp))
+    terms, gradient = _terms_and_gradient(algorithm, logp, batch)
     return terms, [np.asarray(gradient)[places[i]] for i in range(len(samples))]
 
 
+@partial(jax.jit, static_argnums=0)
+def _terms_and_gradient(algorithm: Algorithm, logp: jax.Array, batch: Arrays) -> tuple[LossTerms, jax.Array]:
+    given = {**batch, "old_logp": batch["behaviour_logp"], "sequences": SAMPLES}
+
+    def numerator(logp: jax.Array) -> tuple[jax.Array, LossTerms]:
+        terms = algorithm.loss(logp, given)
+        return terms.numerator, terms
+
+    (_, terms), gradient = jax.value_and_grad(numerator, has_aux=True)(logp)
+    return terms, gradient
+
+
 def _packed(samples: Sequence[_Sample], rows: Sequence[Any]) -> tuple[Arrays, dict[int, Any]]:
-    length = max(sum(len(samples[i].logp) for i in row) for row in rows) + 3  # some padding in each row
-    shape = (len(rows), length)
+    """A batch, always of one shape, and where each sample lies in it."""
+    shape = (SAMPLES, SAMPLES * LONGEST)
     names = ("logp", "behaviour_logp", "entropy", "mask", "advantages")
     batch: Arrays = {name: np.zeros(shape, np.float32) for name in names}
     batch |= {name: np.zeros(shape, np.int32) for name in ("tokens", "positions", "segment_ids")}
-    batch |= {"sequence_ids": np.full(shape, len(samples), np.int32), "versions": np.full(shape, -1, np.int32)}
-    batch |= {"temperature": np.ones(shape, np.float32), "sequences": len(samples)}
+    batch |= {"sequence_ids": np.full(shape, SAMPLES, np.int32), "versions": np.full(shape, -1, np.int32)}
+    batch["temperature"] = np.ones(shape, np.float32)
     places: dict[int, Any] = {}
     for r, row in enumerate(rows):
         start = 0
@@ -152,8 +160,7 @@ def _packed(samples: Sequence[_Sample], rows: Sequence[Any]) -> tuple[Arrays, di
             places[int(i)] = (r, slice(start, start + len(samples[i].logp)))
             _put(batch, places[int(i)], samples[i], int(i), segment)
             start += len(samples[i].logp)
-    arrays = {k: v if k == "sequences" else jnp.asarray(v) for k, v in batch.items()}
-    return {**arrays, "old_logp": arrays["behaviour_logp"]}, places
+    return batch, places
 
 
 def _put(batch: Arrays, place: Any, sample: _Sample, sequence: int, segment: int) -> None:

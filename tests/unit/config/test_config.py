@@ -16,6 +16,7 @@ from tunix_core.config import (
     RewardConfig,
     RunConfig,
     SuiteConfig,
+    TimeoutsConfig,
     TrainerConfig,
     dump_config,
     load_config,
@@ -23,7 +24,6 @@ from tunix_core.config import (
 )
 from tunix_core.contracts import Sampling
 from tunix_core.errors import ConfigError
-from tunix_core.specs import Timeouts
 
 WHOLE = """\
 seed = 3
@@ -61,7 +61,7 @@ def test_a_file_becomes_the_tree() -> None:
         {"slippery": True},
     )
     assert lake.rewards == (RewardConfig("env"), RewardConfig("mine/brief", 0.5, {"limit": 3}))
-    assert (sums.name, sums.group_size, sums.timeouts) == ("sums", 4, None)
+    assert (sums.name, sums.group_size, sums.timeouts) == ("sums", 4, TimeoutsConfig())
     assert type(lake.weight) is float
 
 
@@ -236,7 +236,7 @@ suites = st.builds(
     rewards=st.lists(
         st.builds(RewardConfig, ids, st.floats(-9, 9), options), min_size=1, max_size=3, unique_by=lambda r: r.id
     ).map(tuple),
-    timeouts=st.none() | st.builds(Timeouts, step_s=st.floats(1e-3, 1e6)),
+    timeouts=st.builds(TimeoutsConfig, step_s=st.none() | st.floats(1e-3, 1e6)),
     options=options,
 )
 configs = st.builds(

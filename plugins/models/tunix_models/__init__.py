@@ -1,0 +1,1 @@
+"""Small policies for Tunix Core, weights included."""

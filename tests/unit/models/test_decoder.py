@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tunix_core.errors import UsageError
+from tunix_core.models.config import DecoderConfig
+from tunix_core.models.decoder import DecoderModel
+
+CONFIG = DecoderConfig(
+    vocab_size=61, width=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp_width=48, max_positions=64
+)
+SLOTS, LENGTH = 32, 48
+
+
+@pytest.fixture(scope="module")
+def model() -> DecoderModel:
+    return DecoderModel(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def params(model: DecoderModel) -> dict:
+    return model.init(3)
+
+
+@pytest.fixture(scope="module")
+def forward(model: DecoderModel):
+    return jax.jit(model.forward)
+
+
+@pytest.fixture(scope="module")
+def cached(model: DecoderModel):
+    return jax.jit(model.forward_cached)
+
+
+def tokens(rows: int, length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, CONFIG.vocab_size, (rows, length), np.int32)
+
+
+def positions(rows: int, length: int) -> np.ndarray:
+    return np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+
+
+def test_weights_are_a_function_of_the_seed(model: DecoderModel, params: dict) -> None:
+    again, other = model.init(3), model.init(4)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params, again))
+    assert not (params["layers"]["0"]["attention"]["q"] == other["layers"]["0"]["attention"]["q"]).any()
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), params) == jax.tree.map(
+        lambda a: (a.shape, a.dtype), model.shapes
+    )
+
+
+@pytest.mark.parametrize("chunks", [(40,), (16, 16, 8), (16, 16, 1, 1, 1, 1, 1, 1, 1, 1)])
+def test_the_cache_gives_what_a_whole_pass_gives(model, params, forward, cached, chunks: tuple[int, ...]) -> None:
+    ids, at = tokens(2, 40), positions(2, 40)
+    whole = forward(params, ids, at, np.ones((2, 40), np.int32))
+    cache, parts, start = model.init_cache(2, LENGTH), [], 0
+    for size in chunks:
+        hidden, cache = cached(params, ids[:, start : start + size], at[:, start : start + size], cache)
+        parts.append(hidden)
+        start += size
+    np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=1e-4)
+
+
+def test_decoding_a_row_is_the_same_to_the_bit_in_every_slot_and_company(model, params, cached) -> None:
+    rng = np.random.default_rng(1)
+    cache = jax.tree.map(
+        lambda a: jnp.asarray(rng.standard_normal(a.shape, np.float32)), model.init_cache(SLOTS, LENGTH)
+    )
+    ids, at = tokens(SLOTS, 1), rng.integers(0, LENGTH, (SLOTS, 1)).astype(np.int32)
+    step = jax.jit(lambda p, t, at, c: model.logits(p, model.forward_cached(p, t, at, c)[0]))
+    expected = np.asarray(step(params, ids, at, cache))
+    for seed in range(4):
+        order = np.random.default_rng(seed).permutation(SLOTS)
+        moved = step(params, ids[order], at[order], jax.tree.map(lambda a, o=order: a[o], cache))
+        np.testing.assert_array_equal(np.asarray(moved), expected[order])
+    for slot in (0, 5, 31):
+        others = np.arange(SLOTS) != slot
+        company = jax.tree.map(lambda a, o=others: a.at[o].set(7.5), cache)
+        alone = step(params, np.where(others[:, None], 9, ids), np.where(others[:, None], LENGTH, at), company)
+        np.testing.assert_array_equal(np.asarray(alone)[slot], expected[slot])
+
+
+def test_a_prefilled_row_is_the_same_to_the_bit_in_every_slot(model, params, cached) -> None:
+    ids, at = tokens(8, 16), positions(8, 16)
+    hidden, cache = cached(params, ids, at, model.init_cache(8, LENGTH))
+    order = np.roll(np.arange(8), 3)
+    moved, moved_cache = cached(params, ids[order], at, model.init_cache(8, LENGTH))
+    np.testing.assert_array_equal(np.asarray(moved), np.asarray(hidden)[order])
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)[order]), moved_cache, cache)
+
+
+def test_a_position_past_the_cache_writes_nothing_and_stays_finite(model, params, cached) -> None:
+    before = jax.tree.map(lambda a: a + 1.0, model.init_cache(2, LENGTH))
+    far = np.full((2, 16), LENGTH, np.int32)
+    far[1] = np.iinfo(np.int32).max
+    hidden, after = cached(params, tokens(2, 16), far, before)
+    assert np.isfinite(hidden).all()
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), after, before)
+
+
+def test_every_leaf_of_the_cache_has_the_slots_first(model) -> None:
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(model.init_cache(5, LENGTH))} == {5}
+
+
+def test_segments_of_a_packed_row_do_not_see_each_other(params, forward) -> None:
+    first, second = tokens(1, 16, seed=1), tokens(1, 24, seed=2)
+    packed = np.concatenate([first, second], axis=1)
+    at = np.concatenate([positions(1, 16), positions(1, 24)], axis=1)
+    segments = np.repeat(np.array([[1, 2]], np.int32), [16, 24], axis=1)
+    hidden = forward(params, packed, at, segments)
+    np.testing.assert_allclose(hidden[:, :16], forward(params, first, positions(1, 16), np.ones_like(first)), atol=1e-5)
+    np.testing.assert_allclose(
+        hidden[:, 16:], forward(params, second, positions(1, 24), np.ones_like(second)), atol=1e-5
+    )
+
+
+def test_no_token_sees_a_later_one(params, forward) -> None:
+    ids = tokens(2, 40)
+    changed = np.where(np.arange(40) < 20, ids, (ids + 1) % CONFIG.vocab_size)
+    ones = np.ones((2, 40), np.int32)
+    before, after = forward(params, ids, positions(2, 40), ones), forward(params, changed, positions(2, 40), ones)
+    np.testing.assert_array_equal(np.asarray(before)[:, :20], np.asarray(after)[:, :20])
+    assert (np.asarray(before)[:, 20:] != np.asarray(after)[:, 20:]).any()
+
+
+def test_padding_gives_finite_values_and_gradients(model, params) -> None:
+    ids, at = tokens(2, 16), positions(2, 16)
+    segments = np.zeros((2, 16), np.int32)
+    segments[0, :5] = 1
+
+    def loss(p: dict) -> jax.Array:
+        return jax.nn.log_softmax(model.logits(p, model.forward(p, ids, at, segments)))[0, :5, 3].sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    assert np.isfinite(value)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+def test_tied_embeddings_have_no_output_layer() -> None:
+    tied = DecoderModel(DecoderConfig(11, 8, 1, 2, 1, 4, 8, 16, tie_embeddings=True))
+    params = tied.init(0)
+    assert "head" not in params
+    hidden = np.random.default_rng(0).standard_normal((3, 8), np.float32)
+    np.testing.assert_allclose(tied.logits(params, hidden), hidden @ np.asarray(params["embedding"]).T, rtol=1e-5)
+
+
+def test_computation_in_bfloat16_gives_float32_logits() -> None:
+    model = DecoderModel(DecoderConfig(11, 8, 1, 2, 1, 4, 8, 16, dtype="bfloat16"))
+    params = model.init(0)
+    ones = np.ones((1, 4), np.int32)
+    hidden = jax.eval_shape(model.forward, params, ones, positions(1, 4), ones)
+    assert (hidden.dtype, jax.eval_shape(model.logits, params, hidden).dtype) == (jnp.bfloat16, jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"heads": 3}, "must divide"),
+        ({"head_dim": 7}, "even"),
+        ({"layers": 0}, "layers is 0"),
+        ({"colour": 1}, "colour"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused(change: dict, expected: str) -> None:
+    values = dict(vocab_size=11, width=8, layers=1, heads=4, kv_heads=2, head_dim=4, mlp_width=8, max_positions=16)
+    with pytest.raises(UsageError, match=expected):
+        DecoderConfig.from_dict({**values, **change})
+
+
+def test_a_config_with_a_size_missing_is_refused() -> None:
+    with pytest.raises(UsageError, match="'width' is missing"):
+        DecoderConfig.from_dict({"vocab_size": 11})

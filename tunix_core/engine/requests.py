@@ -1,0 +1,95 @@
+"""One request on its way through the engine: checked at the door, carried to the worker, answered on its loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tunix_core.contracts import Completion, GenerateRequest, Sampling
+from tunix_core.engine.prefix_cache import Key
+from tunix_core.errors import ModelError
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request that waits for its completion.
+
+    Attributes:
+        prefix: int32 [T - 1], the prompt without its last token, which decoding reads.
+        keys: the prefix's cache keys, for policy version `keys_version`.
+        cancelled: set on the event loop; the worker frees what the job holds.
+    """
+
+    request: GenerateRequest
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Completion]
+    prefix: np.ndarray
+    keys: list[Key] = field(default_factory=list)
+    keys_version: int | None = None
+    cancelled: bool = False
+
+    def resolve(self, completion: Completion) -> None:
+        """Answers, from any thread."""
+        self._call(_set_result, completion)
+
+    def fail(self, error: Exception) -> None:
+        """Fails the request, from any thread."""
+        self._call(_set_exception, error)
+
+    def _call(self, settle: object, value: object) -> None:
+        try:
+            self.loop.call_soon_threadsafe(settle, self.future, value)  # type: ignore[arg-type]
+        except RuntimeError:  # its loop is closed: nobody waits any more
+            self.cancelled = True
+
+
+def check_request(request: GenerateRequest, *, max_context: int, vocab_size: int, stops: int) -> None:
+    """Raises ModelError, with the numbers, unless the engine can serve the request."""
+    prompt, sampling = request.prompt, request.sampling
+    if prompt.ndim != 1 or len(prompt) < 1 or not np.issubdtype(prompt.dtype, np.integer):
+        raise _refused(f"the prompt is {prompt.dtype} {list(prompt.shape)}; expected int32 [T] with T >= 1")
+    if len(prompt) + 1 > max_context:
+        raise _refused(
+            f"the prompt has {len(prompt)} tokens and at least 1 is sampled, but engine.max_context is "
+            f"{max_context}; raise it or shorten the conversation"
+        )
+    if prompt.min() < 0 or prompt.max() >= vocab_size:
+        raise _refused(
+            f"the prompt has ids from {prompt.min()} to {prompt.max()}; the model knows 0 to {vocab_size - 1}"
+        )
+    if request.max_tokens < 1:
+        raise _refused(f"max_tokens is {request.max_tokens}; expected at least 1")
+    if len(request.stop_tokens) > stops:
+        raise _refused(f"{len(request.stop_tokens)} stop tokens were given; the engine takes at most {stops}")
+    if "" in request.stop_texts:
+        raise _refused("a stop text is empty; every text contains it, so leave it out")
+    _check_sampling(sampling)
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    expected = {
+        "temperature": ("a number >= 0", math.isfinite(sampling.temperature) and sampling.temperature >= 0),
+        "top_k": ("a whole number >= 0", sampling.top_k >= 0),
+        "top_p": ("a number in (0, 1]", 0 < sampling.top_p <= 1),
+        "min_p": ("a number in [0, 1]", 0 <= sampling.min_p <= 1),
+    }
+    for name, (what, holds) in expected.items():
+        if not holds:
+            raise _refused(f"sampling.{name} is {getattr(sampling, name)!r}; expected {what}")
+
+
+def _refused(message: str) -> ModelError:
+    return ModelError(f"request refused: {message}", retry=False)
+
+
+def _set_result(future: asyncio.Future[Completion], completion: Completion) -> None:
+    if not future.done():
+        future.set_result(completion)
+
+
+def _set_exception(future: asyncio.Future[Completion], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,230 @@
+"""The device programs of the engine, compiled once for the shapes it declares.
+
+Takes a model and sizes; gives four programs over a cache that each of them consumes and returns. Does not
+know requests. S slots, L cache length, C chunk, R rows, K fused steps, P pool blocks, M moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tunix_core.contracts import Cache, Model, Params
+from tunix_core.engine.sampling import Settings, draw
+from tunix_core.errors import EngineError
+
+Array = jax.Array
+Compiled = Callable[..., Any]
+Place = tuple[Any, Any]
+Progress = Callable[[str, int, int], None]
+NONE = -1  # no token: an idle slot, or padding among stop tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Every static size of the engine.
+
+    Attributes:
+        slots: requests decoded together.
+        length: cache positions of a slot; a multiple of `chunk`.
+        chunk: tokens of a prefill row, and of a block of the pool.
+        rows: the row counts prefill is compiled for, ascending.
+        steps: decode steps fused into one call.
+        blocks: blocks in the pool of the prefix cache.
+        moves: block copies one call can carry.
+        stops: stop tokens a request can have.
+    """
+
+    slots: int
+    length: int
+    chunk: int
+    rows: tuple[int, ...]
+    steps: int
+    blocks: int
+    moves: int = 64
+    stops: int = 8
+
+
+class Live(NamedTuple):
+    """Where each slot stands, int32 [S] each: its last token, that token's position, tokens it may still draw
+    (0: idle)."""
+
+    token: Any
+    position: Any
+    remaining: Any
+
+
+class Slotwise(NamedTuple):
+    """What a request fixes for its slot: how it draws, and its stop tokens int32 [S, stops]."""
+
+    settings: Settings
+    stops: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """The compiled programs. `cache` and `pool` are consumed where they are returned.
+
+    Attributes:
+        decode: (params, cache, Live, Slotwise) -> cache, int32 [K, 3, S]: token (NONE where idle) and the bits
+            of logprob and full_logprob.
+        prefill: by row count: (params, cache, tokens [R, C], positions [R, C], slots [R]) -> cache. Slots differ;
+            a position >= L writes nothing.
+        load: (cache, pool, moves int32 [M, 3], count) -> cache; a move is (slot, start, block).
+        store: (pool, cache, moves, count) -> pool.
+    """
+
+    decode: Compiled
+    prefill: dict[int, Compiled]
+    load: Compiled
+    store: Compiled
+
+    @property
+    def count(self) -> int:
+        return 3 + len(self.prefill)
+
+
+def compile_programs(model: Model, params: Params, sizes: Sizes, progress: Progress) -> Programs:
+    """Compiles every program ahead of time; `progress(name, done, total)` is called after each."""
+    cache = jax.eval_shape(partial(model.init_cache, sizes.slots, sizes.length))
+    pool = jax.eval_shape(partial(model.init_cache, sizes.blocks, sizes.chunk))
+    axes = length_axes(model, sizes)
+    total, done = 3 + len(sizes.rows), 0
+
+    def build(name: str, program: Callable[..., Any], donated: int, *arguments: Any) -> Compiled:
+        nonlocal done
+        compiled = jax.jit(program, donate_argnums=donated).lower(*arguments).compile()
+        done += 1
+        progress(name, done, total)
+        return compiled
+
+    def chunks(rows: int) -> tuple[Any, Any, Any]:
+        return ints(rows, sizes.chunk), ints(rows, sizes.chunk), ints(rows)
+
+    moves = ints(sizes.moves, 3), ints()
+    live, slotwise = shapes_of(sizes)
+    return Programs(
+        decode=build("decode", partial(decode, model, sizes), 1, params, cache, live, slotwise),
+        prefill={r: build(f"prefill {r}", partial(prefill, model), 1, params, cache, *chunks(r)) for r in sizes.rows},
+        load=build("load", partial(load, axes, sizes.chunk), 0, cache, pool, *moves),
+        store=build("store", partial(store, axes, sizes.chunk), 0, pool, cache, *moves),
+    )
+
+
+def decode(
+    model: Model, sizes: Sizes, params: Params, cache: Cache, live: Live, slotwise: Slotwise
+) -> tuple[Cache, Array]:
+    """Up to K steps for all slots, ending early when none has tokens left to draw."""
+
+    def some_left(state: tuple[Array, Live, Cache, Array]) -> Array:
+        return (state[0] < sizes.steps) & (state[1].remaining > 0).any()
+
+    def step(state: tuple[Array, Live, Cache, Array]) -> tuple[Array, Live, Cache, Array]:
+        index, live, cache, out = state
+        active = live.remaining > 0
+        at = jnp.where(active, live.position, sizes.length)
+        hidden, cache = model.forward_cached(params, live.token[:, None], at[:, None], cache)
+        drawn = draw(model.logits(params, hidden[:, 0]), live.position + 1, slotwise.settings)
+        stopped = (drawn.token[:, None] == slotwise.stops).any(axis=-1)
+        row = jnp.stack([jnp.where(active, drawn.token, NONE), _bits(drawn.logprob), _bits(drawn.full_logprob)])
+        left = jnp.where(stopped, 0, live.remaining - 1)
+        after = Live(drawn.token, live.position + 1, jnp.where(active, left, 0))
+        return index + 1, after, cache, out.at[index].set(row)
+
+    out = jnp.full((sizes.steps, 3, sizes.slots), NONE, jnp.int32)
+    _, _, cache, out = lax.while_loop(some_left, step, (jnp.int32(0), live, cache, out))
+    return cache, out
+
+
+def prefill(model: Model, params: Params, cache: Cache, tokens: Array, positions: Array, slots: Array) -> Cache:
+    """Writes one chunk of tokens into each of R slots."""
+
+    # Slices, not a gather: they are copied whole, and the cache is updated in place.
+    def take(leaf: Array) -> Array:
+        return jnp.concatenate([lax.dynamic_slice_in_dim(leaf, slots[i], 1, 0) for i in range(len(slots))])
+
+    def put(leaf: Array, rows: Array) -> Array:
+        for i in range(len(slots)):
+            leaf = lax.dynamic_update_slice_in_dim(leaf, rows[i : i + 1], slots[i], 0)
+        return leaf
+
+    _, rows = model.forward_cached(params, tokens, positions, jax.tree.map(take, cache))
+    return jax.tree.map(put, cache, rows)
+
+
+def load(axes: Sequence[int], chunk: int, cache: Cache, pool: Cache, moves: Array, count: Array) -> Cache:
+    """Copies blocks of the pool into slots: the first `count` moves, each (slot, start, block)."""
+
+    def move(index: Array, cache: Cache) -> Cache:
+        slot, start, block = moves[index]
+        return _copy(axes, chunk, cache, (slot, start), pool, (block, 0))
+
+    return lax.fori_loop(0, count, move, cache)
+
+
+def store(axes: Sequence[int], chunk: int, pool: Cache, cache: Cache, moves: Array, count: Array) -> Cache:
+    """Copies blocks of slots into the pool: the first `count` moves, each (slot, start, block)."""
+
+    def move(index: Array, pool: Cache) -> Cache:
+        slot, start, block = moves[index]
+        return _copy(axes, chunk, pool, (block, 0), cache, (slot, start))
+
+    return lax.fori_loop(0, count, move, pool)
+
+
+def _copy(axes: Sequence[int], chunk: int, into: Cache, to: Place, source: Cache, place: Place) -> Cache:
+    """`into` with the `chunk` positions at `place` of `source` written at `to`; a place is (row, position)."""
+    targets, structure = jax.tree.flatten(into)
+    copied = []
+    for axis, target, leaf in zip(axes, targets, jax.tree.leaves(source), strict=True):
+        size = [1 if i == 0 else chunk if i == axis else n for i, n in enumerate(leaf.shape)]
+        block = lax.dynamic_slice(leaf, _corner(axis, leaf.ndim, place), size)
+        copied.append(lax.dynamic_update_slice(target, block, _corner(axis, leaf.ndim, to)))
+    return jax.tree.unflatten(structure, copied)
+
+
+def _corner(axis: int, rank: int, place: Place) -> list[Any]:
+    return [place[0] if i == 0 else place[1] if i == axis else 0 for i in range(rank)]
+
+
+def _bits(values: Array) -> Array:
+    return lax.bitcast_convert_type(values, jnp.int32)
+
+
+def length_axes(model: Model, sizes: Sizes) -> list[int]:
+    """The axis of each cache leaf that counts positions, in the order of the leaves.
+
+    Raises:
+        EngineError: a leaf has no such axis, so that its prefixes can't be shared.
+    """
+    short = jax.eval_shape(partial(model.init_cache, sizes.slots, sizes.chunk))
+    longer = jax.eval_shape(partial(model.init_cache, sizes.slots, sizes.chunk + 1))
+
+    def axis(a: jax.ShapeDtypeStruct, b: jax.ShapeDtypeStruct) -> int:
+        found = [i for i, (x, y) in enumerate(zip(a.shape, b.shape, strict=True)) if (x, y) == (sizes.chunk, x + 1)]
+        if len(found) != 1:
+            raise EngineError(
+                f"init_cache gives a leaf of shape {a.shape} for length {sizes.chunk} and {b.shape} for one more; "
+                "expected exactly one axis of that length in every leaf"
+            )
+        return found[0]
+
+    return [axis(a, b) for a, b in zip(jax.tree.leaves(short), jax.tree.leaves(longer), strict=True)]
+
+
+def shapes_of(sizes: Sizes) -> tuple[Live, Slotwise]:
+    """Abstract values of decode's last two arguments."""
+    each, real = ints(sizes.slots), jax.ShapeDtypeStruct((sizes.slots,), np.float32)
+    seed = jax.ShapeDtypeStruct((sizes.slots, 2), np.uint32)
+    return Live(each, each, each), Slotwise(Settings(seed, real, each, real, real), ints(sizes.slots, sizes.stops))
+
+
+def ints(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, np.int32)

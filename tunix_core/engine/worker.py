@@ -1,0 +1,247 @@
+"""One round after another: takes jobs in, fills their prefixes, decodes, hands completions out.
+
+Owns the device's state. Runs in one thread and never waits for anything but the device; does not know
+threads, event loops' waits, or how jobs got here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from tunix_core.contracts import Cache, Completion, Params, Policy, WeightSource
+from tunix_core.engine.prefix_cache import Key, PrefixCache
+from tunix_core.engine.requests import Job
+from tunix_core.engine.slots import SlotTable
+from tunix_core.engine.steps import Compiled, Progress, Sizes, compile_programs
+from tunix_core.errors import EngineError
+
+# Prefill calls between two decode calls: few while most slots decode, more while most of them wait to.
+FILLS, FILLS_WHEN_STARVED = 1, 4
+Move = tuple[int, int, int]
+
+
+class Worker:
+    """The engine without its thread. Compiles every program when made.
+
+    Args:
+        deterministic: whether what a request gets must not depend, to the bit, on the others; then prefixes are
+            computed in chunks at multiples of the chunk, and only what was computed so is shared.
+        progress: called after each compilation with (program, done, total).
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        source: WeightSource,
+        sizes: Sizes,
+        *,
+        max_context: int,
+        deterministic: bool,
+        progress: Progress,
+    ) -> None:
+        self._sizes, self._source, self._deterministic = sizes, source, deterministic
+        self._decode_text = policy.tokenizer.decode
+        self._device = jax.local_devices()[0]
+        self._version, params = source.latest()
+        self._params = self._placed(params)
+        self._signature = _signature(self._params)
+        self._programs = compile_programs(policy.model, self._params, sizes, progress)
+        self._cache: Cache = self._placed(policy.model.init_cache(sizes.slots, sizes.length))
+        self._pool: Cache = self._placed(policy.model.init_cache(sizes.blocks, sizes.chunk))
+        self._slots = SlotTable(sizes, max_context)
+        self._slotwise = self._placed(self._slots.slotwise())
+        self._prefix = PrefixCache(sizes.blocks, sizes.chunk, aligned=deterministic, version=self._version)
+        self._waiting: deque[Job] = deque()
+        self._coming: dict[Key, int] = {}  # blocks being computed, and by which slot
+        self._behind: dict[Key, list[Job]] = {}  # jobs that wait for such a block rather than compute it again
+        self._done: list[tuple[Job, Completion]] = []
+        self.counters = dict.fromkeys(
+            (
+                "requests",
+                "tokens_sampled",
+                "prefill_tokens",
+                "cached_tokens",
+                "decode_calls",
+                "prefill_calls",
+                "decoding",
+            ),
+            0.0,
+        )
+
+    @property
+    def idle(self) -> bool:
+        """True when a round would have nothing to do."""
+        return not (self._waiting or self._behind or self._done or self._slots.busy)
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Takes jobs in, in order."""
+        self._waiting.extend(jobs)
+
+    def round(self) -> None:
+        """One look at everything, and at most one decode call."""
+        self._take_weights()
+        self._drop_cancelled()
+        self._admit()
+        starved = self._slots.filling.sum() >= self._slots.decoding.sum()
+        for _ in range(FILLS_WHEN_STARVED if starved else FILLS):
+            if not self._slots.filling.any():
+                break
+            self._fill()
+            self._admit()
+        self._decode()
+
+    def statistics(self) -> dict[str, float]:
+        """Counters since the start, and what is true now. May be called from any thread."""
+        calls = self.counters["decode_calls"]
+        return {
+            **self.counters,
+            "decoding": self.counters["decoding"] / (calls * self._sizes.slots) if calls else 0.0,
+            "slots_busy": self._slots.busy / self._sizes.slots,
+            "queued": float(len(self._waiting) + sum(map(len, list(self._behind.values())))),
+            "prefix_blocks": float(len(self._prefix)),
+            "programs": float(self._programs.count),
+            "version": float(self._version),
+        }
+
+    # ---- jobs in and out ---------------------------------------------------------------------------
+    def _admit(self) -> None:
+        """Gives free slots to waiting jobs, with what the prefix cache has of their prefixes."""
+        moves: list[Move] = []
+        while self._waiting and self._slots.has_free:
+            job = self._waiting.popleft()
+            if job.cancelled:
+                continue
+            if job.keys_version != self._version:
+                job.keys, job.keys_version = self._prefix.keys(job.prefix), self._version
+            match = self._prefix.match(job.prefix, job.keys)
+            whole = match.length == len(job.prefix)
+            if not whole and match.missing in self._coming:
+                self._behind.setdefault(match.missing, []).append(job)
+                continue
+            slot = self._slots.admit(job, match.length)
+            moves += [(slot, i * self._sizes.chunk, block) for i, block in enumerate(match.blocks)]
+            self.counters["cached_tokens"] += match.length
+            if not whole:
+                for key in job.keys[match.length // self._sizes.chunk :]:
+                    self._coming.setdefault(key, slot)
+        self._cache = self._copy(self._programs.load, self._cache, self._pool, moves)
+
+    def _drop_cancelled(self) -> None:
+        for slot, job in enumerate(self._slots.jobs):
+            if job is not None and job.cancelled:
+                self._come([key for key in job.keys if self._coming.get(key) == slot])
+                self._slots.release(slot)
+
+    def _deliver(self) -> None:
+        for job, completion in self._done:
+            job.resolve(completion)
+        self._done.clear()
+
+    def _take_weights(self) -> None:
+        """The newest weights, for every request from here on; what slots hold in their caches stays."""
+        version, params = self._source.latest()
+        if version == self._version:
+            return
+        self._version, self._params = version, self._placed(params)
+        if _signature(self._params) != self._signature:
+            raise EngineError(
+                f"the weights of version {version} have another structure, shape or dtype than those the engine "
+                "was started with; publish parameters of the same model"
+            )
+        self._prefix.clear(version)
+        self._come(list(self._coming))
+        self._slots.pure[:] = False
+
+    # ---- device calls ------------------------------------------------------------------------------
+    def _fill(self) -> None:
+        """One prefill call: the next chunk of the slots that have waited longest."""
+        table, sizes = self._slots, self._sizes
+        slots = table.to_fill(sizes.rows[-1])
+        rows = next(r for r in sizes.rows if r >= len(slots))
+        others = np.setdiff1d(np.arange(sizes.slots), slots)[: rows - len(slots)]  # rows that write nothing
+        at = np.full((rows, sizes.chunk), sizes.length)
+        at[: len(slots)] = table.filled[slots, None] + np.arange(sizes.chunk)
+        real = at < np.append(table.target[slots], np.zeros(len(others), np.int64))[:, None]
+        named = np.append(slots, others)
+        tokens = np.where(real, table.tokens[named[:, None], np.minimum(at, sizes.length - 1)], 0)
+        positions = np.where(real, at, sizes.length)
+        self._cache = self._programs.prefill[rows](
+            self._params, self._cache, tokens.astype(np.int32), positions.astype(np.int32), named.astype(np.int32)
+        )
+        self.counters["prefill_tokens"] += float(table.fill(slots, sizes.chunk).sum())
+        self.counters["prefill_calls"] += 1
+        self._share(slots, partial=table.decoding[slots])
+
+    def _decode(self) -> None:
+        """One decode call; completions of the last one go out while the device works."""
+        table = self._slots
+        decoding = table.decoding.sum()
+        if not decoding:
+            return self._deliver()
+        if table.changed:
+            self._slotwise = self._placed(table.slotwise())
+        self._cache, out = self._programs.decode(self._params, self._cache, table.live(), self._slotwise)
+        self._deliver()
+        finished, kept = table.advance(np.asarray(out), self._version, self._decode_text)
+        self.counters["decode_calls"] += 1
+        self.counters["decoding"] += float(decoding)
+        self.counters["tokens_sampled"] += kept
+        self.counters["requests"] += len(finished)
+        if not self._deterministic:  # what decoding wrote differs from a prefill's by rounding
+            self._share(finished, partial=np.ones(len(finished), bool))
+        for slot in finished.tolist():
+            job = table.jobs[slot]
+            assert job is not None
+            self._done.append((job, table.completion(slot)))
+            table.release(slot)
+
+    # ---- the prefix cache --------------------------------------------------------------------------
+    def _share(self, slots: np.ndarray, partial: np.ndarray) -> None:
+        """Offers what each slot has newly filled to the prefix cache: whole blocks, and a last partial one if asked."""
+        moves: list[Move] = []
+        for slot, with_partial in zip(slots.tolist(), partial.tolist(), strict=True):
+            if self._slots.pure[slot]:
+                filled = int(self._slots.filled[slot])
+                moves += self._offer(slot, filled if with_partial else filled - filled % self._sizes.chunk)
+        self._pool = self._copy(self._programs.store, self._pool, self._cache, moves)
+
+    def _offer(self, slot: int, end: int) -> list[Move]:
+        """The copies that bring the slot's tokens up to `end` into the pool."""
+        table, first = self._slots, int(self._slots.saved[slot]) // self._sizes.chunk
+        if end <= table.saved[slot]:
+            return []
+        tokens = table.tokens[slot, :end]
+        keys = table.keys[slot] = self._prefix.keys(tokens, table.keys[slot][:first])
+        numbers = [(index, self._prefix.insert(tokens, keys, index)) for index in range(first, len(keys))]
+        table.saved[slot] = end
+        self._come([key for key in keys[first:] if self._coming.get(key) == slot])
+        return [(slot, index * self._sizes.chunk, number) for index, number in numbers if number is not None]
+
+    def _come(self, keys: Iterable[Key]) -> None:
+        """These blocks are there, or will never be: whoever waited for them is looked at again, first."""
+        for key in keys:
+            del self._coming[key]
+            self._waiting.extendleft(reversed(self._behind.pop(key, [])))
+
+    def _copy(self, program: Compiled, into: Cache, source: Cache, moves: list[Move]) -> Cache:
+        limit = self._sizes.moves
+        for start in range(0, len(moves), limit):
+            part = moves[start : start + limit]
+            page = np.zeros((limit, 3), np.int32)
+            page[: len(part)] = part
+            into = program(into, source, page, np.int32(len(part)))
+        return into
+
+    def _placed(self, tree: Any) -> Any:
+        return jax.device_put(tree, self._device)
+
+
+def _signature(params: Params) -> Any:
+    """Equal for parameters that the compiled programs take alike."""
+    leaves, structure = jax.tree.flatten(params)
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
