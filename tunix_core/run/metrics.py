@@ -43,7 +43,7 @@ class StepMetrics:
         """The step's row; starts gathering for the next."""
         now = time.monotonic()
         wall = now - self._last
-        sampled = engine.get("sampled_tokens", 0.0)
+        sampled = engine.get("tokens_sampled", 0.0)
         row: dict[str, float] = {
             "step": step,
             "time_s": now - self._start,

@@ -136,8 +136,10 @@ class Trainer:
         finite, the parameters stay as they are and the metric "skipped" is 1.
         """
         for lane in self._distinct():
-            self._add(lane, lane.packer.flush())
-            self._count(lane, lane.idle.flush())
+            for batch in lane.packer.flush():
+                self._add(lane, batch)
+            for batch in lane.idle.flush():
+                self._count(lane, batch)
         report: Report = jax.device_get(self._step(self._shares()))
         tally, self._tally = self._tally, _Tally()
         self.version += 1

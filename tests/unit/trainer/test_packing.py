@@ -29,7 +29,7 @@ def row(mask: list[int], first_token: int = 0) -> Row:
 
 def pack(samples: list[Sample], rows: int = ROWS, row_tokens: int = ROW_TOKENS) -> list[Batch]:
     packer = Packer(rows, row_tokens)
-    batches = [packer.add(sample) for sample in samples] + [packer.flush()]
+    batches = [packer.add(sample) for sample in samples] + packer.flush()
     return [batch for batch in batches if batch is not None]
 
 
@@ -91,10 +91,18 @@ def test_the_mask_is_not_a_length() -> None:
     assert batch.temperature[0].tolist() == [0.5] * 7 + [1.0] * 9
 
 
-def test_a_row_is_filled_before_a_batch_is_closed() -> None:
-    samples = [Sample((row([0, 1] * (n // 2)),), 1.0, 1.0) for n in (10, 10, 10, 6, 6, 6)]
+def test_samples_are_chosen_so_that_rows_are_full() -> None:
+    samples = [Sample((row([0, 1] * (n // 2)),), 1.0, 1.0) for n in (6, 6, 6, 10, 10, 10)]
     (batch,) = pack(samples)
     assert (batch.segment_ids > 0).all()
+
+
+def test_a_micro_batch_is_given_out_before_the_end() -> None:
+    packer, given_out = Packer(2, 8), 0
+    for _ in range(20):
+        given_out += packer.add(Sample((row([0, 1, 1, 1]),), 1.0, 1.0)) is not None
+    assert given_out == 3
+    assert len(packer.flush()) == 2
 
 
 def test_what_does_not_fit_is_known_before_it_is_added() -> None:

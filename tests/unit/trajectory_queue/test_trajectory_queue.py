@@ -29,9 +29,18 @@ def group(index: int, *members: Sequence[int], suite: str = "s") -> Group:
     return Group(suite, index, Task(f"t{index}"), made)
 
 
-def queue(capacity: int = 8, max_staleness: int = 2, **fields: Any) -> tuple[TrajectoryQueue, list[Group]]:
-    returned: list[Group] = []
-    return TrajectoryQueue(capacity, max_staleness, returned.append, **fields), returned
+class Consumer:
+    """A queue, seen by one who takes groups of wanted suites and keeps what goes back."""
+
+    def __init__(self, capacity: int = 8, max_staleness: int = 2, **fields: Any) -> None:
+        self.queue = TrajectoryQueue(capacity, max_staleness, **fields)
+        self.returned: list[Group] = []
+
+    def take(self, wanted: str = "s", version: int = 0) -> Group | None:
+        return self.queue.take(lambda g: g.suite in wanted, version, self.returned.append)
+
+    async def get(self, wanted: str = "s", version: int = 0) -> Group:
+        return await self.queue.get(lambda g: g.suite in wanted, version, self.returned.append)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -50,10 +59,10 @@ async def settle() -> None:
 
 def test_first_in_first_out_among_the_wanted() -> None:
     async def test() -> None:
-        waiting, _ = queue()
+        c = Consumer()
         for g in (group(0, suite="a"), group(0, suite="b"), group(1, suite="a")):
-            await waiting.put(g)
-        taken = [waiting.take({"b"}, 0), waiting.take({"a", "b"}, 0), waiting.take({"a"}, 0), waiting.take({"a"}, 0)]
+            await c.queue.put(g)
+        taken = [c.take("b", 0), c.take("ab", 0), c.take("a", 0), c.take("a", 0)]
         assert [(g.suite, g.index) if g else None for g in taken] == [("b", 0), ("a", 0), ("a", 1), None]
 
     run(test())
@@ -61,12 +70,12 @@ def test_first_in_first_out_among_the_wanted() -> None:
 
 def test_get_waits_for_a_wanted_group() -> None:
     async def test() -> None:
-        waiting, _ = queue()
-        getting = asyncio.create_task(waiting.get({"b"}, 0))
-        await waiting.put(group(0, suite="a"))
+        c = Consumer()
+        getting = asyncio.create_task(c.get("b", 0))
+        await c.queue.put(group(0, suite="a"))
         await settle()
         assert not getting.done()
-        await waiting.put(group(5, suite="b"))
+        await c.queue.put(group(5, suite="b"))
         assert (await getting).index == 5
 
     run(test())
@@ -74,11 +83,11 @@ def test_get_waits_for_a_wanted_group() -> None:
 
 def test_put_waits_while_the_suite_is_full_and_drops_nothing() -> None:
     async def test() -> None:
-        waiting, _ = queue(capacity=2)
-        putting = [asyncio.create_task(waiting.put(group(i))) for i in range(5)]
+        c = Consumer(capacity=2)
+        putting = [asyncio.create_task(c.queue.put(group(i))) for i in range(5)]
         await settle()
         assert [task.done() for task in putting] == [True, True, False, False, False]
-        assert [(await waiting.get({"s"}, 0)).index for _ in range(5)] == [0, 1, 2, 3, 4]
+        assert [(await c.get("s", 0)).index for _ in range(5)] == [0, 1, 2, 3, 4]
         await asyncio.gather(*putting)
 
     run(test())
@@ -86,15 +95,15 @@ def test_put_waits_while_the_suite_is_full_and_drops_nothing() -> None:
 
 def test_a_full_suite_keeps_no_other_out() -> None:
     async def test() -> None:
-        waiting, _ = queue(capacity=1)
-        await waiting.put(group(0, suite="fast"))
-        blocked = asyncio.create_task(waiting.put(group(1, suite="fast")))
+        c = Consumer(capacity=1)
+        await c.queue.put(group(0, suite="f"))
+        blocked = asyncio.create_task(c.queue.put(group(1, suite="f")))
         await settle()
-        await waiting.put(group(0, suite="slow"))
-        found = waiting.take({"slow"}, 0)
+        await c.queue.put(group(0, suite="l"))
+        found = c.take("l", 0)
         assert found is not None
         assert not blocked.done()
-        assert waiting.take({"fast"}, 0) is not None
+        assert c.take("f", 0) is not None
         await blocked
 
     run(test())
@@ -102,13 +111,13 @@ def test_a_full_suite_keeps_no_other_out() -> None:
 
 def test_a_cancelled_put_leaves_nothing_behind() -> None:
     async def test() -> None:
-        waiting, _ = queue(capacity=1)
-        await waiting.put(group(0))
-        putting = asyncio.create_task(waiting.put(group(1)))
+        c = Consumer(capacity=1)
+        await c.queue.put(group(0))
+        putting = asyncio.create_task(c.queue.put(group(1)))
         await settle()
         putting.cancel()
         await asyncio.gather(putting, return_exceptions=True)
-        assert [waiting.take({"s"}, 0) is not None for _ in range(2)] == [True, False]
+        assert [c.take("s", 0) is not None for _ in range(2)] == [True, False]
 
     run(test())
 
@@ -117,50 +126,50 @@ def test_what_is_too_stale_is_dropped_whole_and_the_rest_goes_on() -> None:
     """One token beyond the bound drops the trajectory; the bound itself is within."""
 
     async def test() -> None:
-        waiting, returned = queue(max_staleness=2)
-        await waiting.put(group(0, [5, 5], [3, 5], [2, 5, 5], [4]))
-        found = await waiting.get({"s"}, 5)
+        c = Consumer(max_staleness=2)
+        await c.queue.put(group(0, [5, 5], [3, 5], [2, 5, 5], [4]))
+        found = await c.get("s", 5)
         assert [t.id.sample for t in found.trajectories] == [0, 1, 3]
-        assert not returned
-        assert waiting.statistics()["dropped_trajectories"] == 1
+        assert not c.returned
+        assert c.queue.statistics()["dropped_trajectories"] == 1
 
     run(test())
 
 
 def test_a_group_with_too_few_left_goes_back_whole_and_the_next_is_given() -> None:
     async def test() -> None:
-        waiting, returned = queue(max_staleness=0, min_group={"s": 3})
+        c = Consumer(max_staleness=0, min_group={"s": 3})
         stale, fresh = group(0, [1], [1], [0], [0]), group(1, [1], [1], [1])
-        await waiting.put(stale)
-        await waiting.put(fresh)
-        assert await waiting.get({"s"}, 1) is fresh
-        assert returned == [stale]
-        statistics = waiting.statistics()
-        assert (statistics["dropped_trajectories"], statistics["returned_groups"], statistics["taken"]) == (2, 1, 1)
+        await c.queue.put(stale)
+        await c.queue.put(fresh)
+        assert await c.get("s", 1) is fresh
+        assert c.returned == [stale]
+        statistics = c.queue.statistics()
+        assert (statistics["dropped_trajectories"], statistics["returned_groups"], statistics["taken"]) == (0, 1, 1)
 
     run(test())
 
 
 def test_one_without_a_score_is_no_survivor() -> None:
     async def test() -> None:
-        waiting, returned = queue(max_staleness=0)
+        c = Consumer(max_staleness=0)
         made = group(0, [1], [1], [0])
         unscored = replace(made.trajectories[0], score=Score(None))
-        await waiting.put(replace(made, trajectories=(unscored, *made.trajectories[1:])))
-        assert waiting.take({"s"}, 1) is None
-        assert len(returned) == 1
+        await c.queue.put(replace(made, trajectories=(unscored, *made.trajectories[1:])))
+        assert c.take("s", 1) is None
+        assert len(c.returned) == 1
 
     run(test())
 
 
 def test_time_in_the_queue_counts() -> None:
     async def test() -> None:
-        waiting, returned = queue(max_staleness=2)
-        await waiting.put(group(0, [0], [0]))
-        await waiting.put(group(1, [0], [0]))
-        assert waiting.take({"s"}, 2) is not None
-        assert waiting.take({"s"}, 3) is None
-        assert [g.index for g in returned] == [1]
+        c = Consumer(max_staleness=2)
+        await c.queue.put(group(0, [0], [0]))
+        await c.queue.put(group(1, [0], [0]))
+        assert c.take("s", 2) is not None
+        assert c.take("s", 3) is None
+        assert [g.index for g in c.returned] == [1]
 
     run(test())
 
@@ -168,12 +177,12 @@ def test_time_in_the_queue_counts() -> None:
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=6), st.integers(0, 4))
 def test_no_token_beyond_the_bound_is_ever_given(members: list[list[int]], bound: int) -> None:
     async def test() -> None:
-        waiting, returned = queue(max_staleness=bound)
-        await waiting.put(group(0, *members))
-        found = waiting.take({"s"}, 9)
+        c = Consumer(max_staleness=bound)
+        await c.queue.put(group(0, *members))
+        found = c.take("s", 9)
         kept = [m for m in members if all(staleness(9, v) <= bound for v in m)]
         assert (found is None) == (len(kept) < len(members) and len(kept) < 2)
-        assert len(returned) == (found is None)
+        assert len(c.returned) == (found is None)
         if found is not None:
             assert len(found.trajectories) == len(kept)
             assert all(within_bound(t.oldest_version or 0, 9, bound) for t in found.trajectories)
@@ -181,57 +190,28 @@ def test_no_token_beyond_the_bound_is_ever_given(members: list[list[int]], bound
     run(test())
 
 
-def test_ordered_gives_each_suite_in_the_order_of_its_index() -> None:
+def test_what_is_accepted_may_change_while_one_waits() -> None:
     async def test() -> None:
-        waiting, _ = queue(ordered=True, first={"s": 3})
-        getting = asyncio.create_task(waiting.get({"s"}, 0))
-        await waiting.put(group(5))
-        await waiting.put(group(4))
+        accepted: set[int] = set()
+        waiting = TrajectoryQueue(8, 2)
+        getting = asyncio.create_task(waiting.get(lambda g: g.index in accepted, 0, lambda _: None))
+        await waiting.put(group(7))
         await settle()
         assert not getting.done()
-        await waiting.put(group(3))
-        assert (await getting).index == 3
-        assert [(await waiting.get({"s"}, 0)).index for _ in range(2)] == [4, 5]
-        with pytest.raises(ValueError, match="s#4 came after its turn; next is 6"):
-            await waiting.put(group(4))
+        accepted.add(7)
+        waiting.look_again()
+        assert (await getting).index == 7
 
     run(test())
 
 
-def test_ordered_the_group_whose_turn_it_is_finds_room_in_a_full_queue() -> None:
+def test_a_stale_group_goes_back_even_while_nobody_wants_it() -> None:
     async def test() -> None:
-        waiting, _ = queue(capacity=1, ordered=True)
-        await waiting.put(group(1))
-        await waiting.put(group(0))
-        assert [(await waiting.get({"s"}, 0)).index for _ in range(2)] == [0, 1]
-
-    run(test())
-
-
-def test_ordered_a_stale_group_keeps_its_turn() -> None:
-    async def test() -> None:
-        waiting, returned = queue(max_staleness=0, ordered=True)
-        await waiting.put(group(0, [0], [0]))
-        await waiting.put(group(1, [1], [1]))
-        assert waiting.take({"s"}, 1) is None
-        assert [g.index for g in returned] == [0]
-        await waiting.put(group(0, [1], [1]))
-        assert [(await waiting.get({"s"}, 1)).index for _ in range(2)] == [0, 1]
-
-    run(test())
-
-
-def test_ordered_a_group_that_will_never_come_is_passed_over() -> None:
-    async def test() -> None:
-        waiting, _ = queue(ordered=True)
-        await waiting.put(group(3))
-        waiting.skip("s", 2)
-        waiting.skip("s", 0)
-        getting = asyncio.create_task(waiting.get({"s"}, 0))
-        await settle()
-        assert not getting.done()
-        waiting.skip("s", 1)
-        assert (await getting).index == 3
+        c = Consumer(max_staleness=0)
+        await c.queue.put(group(0, [0], [0], suite="a"))
+        assert c.take("b", 1) is None
+        assert [g.suite for g in c.returned] == ["a"]
+        assert c.queue.statistics()["size"] == 0
 
     run(test())
 
@@ -239,12 +219,12 @@ def test_ordered_a_group_that_will_never_come_is_passed_over() -> None:
 def test_statistics() -> None:
     async def test() -> None:
         now = [10.0]
-        waiting, _ = queue(clock=lambda: now[0])
-        await waiting.put(group(0, suite="a"))
+        c = Consumer(clock=lambda: now[0])
+        await c.queue.put(group(0, suite="a"))
         now[0] = 12.0
-        await waiting.put(group(0, suite="b"))
+        await c.queue.put(group(0, suite="b"))
         now[0] = 15.0
-        found = waiting.statistics()
+        found = c.queue.statistics()
         assert {k: found[k] for k in ("size", "size/a", "size/b", "put", "oldest_age_s")} == {
             "size": 2,
             "size/a": 1,
@@ -252,7 +232,7 @@ def test_statistics() -> None:
             "put": 2,
             "oldest_age_s": 5.0,
         }
-        assert [g.suite for g in waiting.waiting()] == ["a", "b"]
+        assert [g.suite for g in c.queue.waiting()] == ["a", "b"]
 
     run(test())
 
@@ -260,4 +240,4 @@ def test_statistics() -> None:
 @pytest.mark.parametrize(("capacity", "max_staleness"), [(0, 1), (1, -1)])
 def test_bounds_that_are_none_are_refused(capacity: int, max_staleness: int) -> None:
     with pytest.raises(ValueError, match="must be at least"):
-        queue(capacity, max_staleness)
+        TrajectoryQueue(capacity, max_staleness)
