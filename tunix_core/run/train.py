@@ -130,7 +130,8 @@ class Training:
             stack.push_async_callback(suite.scorer.aclose)
         mixture = Mixture({s.name: s.weight for s in config.suites}, config.trainer.groups_per_step)
         bound = 0 if self.on_policy else config.scheduler.max_staleness
-        self.queue = TrajectoryQueue(mixture.groups_per_step * (bound + 1), max_staleness=bound)
+        least = {s.name: min(s.min_group, s.group_size) for s in config.suites}
+        self.queue = TrajectoryQueue(mixture.groups_per_step * (bound + 1), bound, min_group=least)
         self.scheduler = Scheduler(
             {name: self._plan(name, saved) for name in self.suites},
             mixture,
@@ -138,6 +139,7 @@ class Training:
             seed=config.seed,
             deliver=self.queue.put,
             observe=self._observe,
+            closed=self.queue.look_again,
             version=self.learner.version,
             consumed=saved.get("consumed", {}),
         )

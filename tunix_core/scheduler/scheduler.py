@@ -49,6 +49,7 @@ class Scheduler:
         seed: the run's.
         deliver: takes a finished group; waits while the queue is full.
         observe: called with every finished episode, usable or not.
+        closed: called when a group is no longer open, which may free a place in the step.
         version, consumed: where a resumed run goes on.
     """
 
@@ -61,11 +62,12 @@ class Scheduler:
         seed: int,
         deliver: Callable[[Group], Awaitable[None]],
         observe: Callable[[Trajectory], None] = lambda trajectory: None,
+        closed: Callable[[], None] = lambda: None,
         version: int = 0,
         consumed: Mapping[str, int] | None = None,
     ) -> None:
         self._suites, self._mixture, self._config, self._seed = suites, mixture, config, seed
-        self._deliver, self._observe = deliver, observe
+        self._deliver, self._observe, self._closed = deliver, observe, closed
         self.staleness_bound = 0 if config.mode == "on_policy" else config.max_staleness
         self.failures = FailureLog(config.max_failure_share, config.failure_window, config.quarantine_after)
         self.consumed: dict[str, int] = {name: 0 for name in suites} | dict(consumed or {})
@@ -168,6 +170,7 @@ class Scheduler:
 
     def _close(self, ticket: Ticket) -> None:
         del self._admitted[ticket]
+        self._closed()
         self._room.set()
 
     # ---- groups ----
