@@ -52,19 +52,24 @@ class Env(BaseTaskEnv):
         return (sum(action.encode()) * 7919 + self.step_count * 104729 + (self.seed or 0)) % 1000 / 1000
 
 
+def unlucky(episode: Any) -> bool:
+    """One sample in four or so."""
+    return sum(episode.final_text.encode()) % 4 == 0
+
+
 @reward(range=(0.0, 1.0))
 def nan(episode: Any) -> float:
-    return math.nan if episode.sampled_tokens % 3 == 0 else 0.5
+    return math.nan if unlucky(episode) else 0.5
 
 
 @reward(range=(0.0, 1.0))
 def outside(episode: Any) -> float:
-    return 7.0 if episode.sampled_tokens % 3 == 0 else 0.5
+    return 7.0 if unlucky(episode) else 0.5
 
 
 @reward(range=(0.0, 1.0))
 def raising(episode: Any) -> float:
-    if episode.sampled_tokens % 3 == 0:
+    if unlucky(episode):
         raise ValueError("the reward broke")
     return 0.5
 

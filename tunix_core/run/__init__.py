@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tunix_core.config import RunConfig
     from tunix_core.plugins import Hub
-    from tunix_core.run.train import RunResult
+    from tunix_core.run.training import RunResult
 
 
 def train(config: RunConfig, *, hub: Hub, **how: Any) -> RunResult:
-    """Trains as `config` says; see `run.train.train`."""
-    from tunix_core.run.train import train as run_train
+    """Trains as `config` says; see `run.training.train`."""
+    from tunix_core.run.training import train as run_train
 
     return run_train(config, hub=hub, **how)
 
 
 def evaluate(env: str, *, hub: Hub, **how: Any) -> Mapping[str, Any]:
-    """Scores a policy on an environment; see `run.evaluate.evaluate`."""
-    from tunix_core.run.evaluate import evaluate as run_evaluate
+    """Scores a policy on an environment; see `run.evaluation.evaluate`."""
+    from tunix_core.run.evaluation import evaluate as run_evaluate
 
     return run_evaluate(env, hub=hub, **how)
 
 
 def export(run: str, target: str, *, hub: Hub) -> Path:
-    """Writes a run's policy as a directory; see `run.export.export`."""
-    from tunix_core.run.export import export as run_export
+    """Writes a run's policy as a directory; see `run.exporting.export`."""
+    from tunix_core.run.exporting import export as run_export
 
     return run_export(run, target, hub=hub)
 

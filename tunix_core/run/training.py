@@ -17,7 +17,7 @@ from tunix_core.errors import CheckpointError, NoSignal, Stalled
 from tunix_core.plugins import Hub
 from tunix_core.reporting import Progress, RunDir, summarise, summary_table
 from tunix_core.run.build import QUIET, Bench, algorithms, connect, greedy, prepare
-from tunix_core.run.evaluate import fit, play
+from tunix_core.run.evaluation import fit, play
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
 from tunix_core.run.metrics import StepMetrics

@@ -1,0 +1,1 @@
+"""A row of lamps to turn on."""
