@@ -70,10 +70,12 @@ class EpisodeError(TunixError):
     Attributes:
         kind: the word under which it is counted.
         retry: whether a fresh attempt may go better.
+        where: the boundary it is attributed to; "" until one has seen it.
     """
 
     kind = "failed"
     retry = True
+    where = ""
 
     def __init__(self, message: str, *, kind: str | None = None, retry: bool | None = None) -> None:
         super().__init__(message)
@@ -164,7 +166,7 @@ def boundary(where: str, error: type[EpisodeError]) -> Iterator[None]:
     except (EngineError, RunEnded, asyncio.CancelledError):
         raise
     except EpisodeError as caught:
-        caught.where = getattr(caught, "where", where)  # the innermost boundary is the true one
+        caught.where = caught.where or where  # the innermost boundary is the true one
         raise
     except TimeoutError as caught:
         family = error.kind.split("_")[0]
@@ -181,7 +183,7 @@ def _attributed(error: EpisodeError, where: str) -> EpisodeError:
 def failure_of(error: EpisodeError) -> Failure:
     """The failure as data, for the trajectory that carries it."""
     line = " ".join(str(error).split())[:500]
-    return Failure(kind=error.kind, boundary=getattr(error, "where", "unknown"), message=line, retry=error.retry)
+    return Failure(kind=error.kind, boundary=error.where or "unknown", message=line, retry=error.retry)
 
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:
