@@ -335,9 +335,14 @@ class Learner(Protocol):
 
 # ---- observers --------------------------------------------------------------------------------------------------
 class Hooks(Protocol):
-    """Calls the observers, each isolated, and the decisions; see `hookspecs`."""
+    """Calls the observers, each isolated, and the decisions; see `hookspecs`.
+
+    `collect` is `notify` that gives (plugin's name, answer) for each answer other than None. What a
+    decision raises goes to the caller.
+    """
 
     def notify(self, hook: str, **arguments: Any) -> None: ...
+    def collect(self, hook: str, **arguments: Any) -> Sequence[tuple[str, Any]]: ...
     def decide(self, hook: str, **arguments: Any) -> Any: ...
 
 

@@ -42,7 +42,7 @@ class EnvSpec:
         target: the environment class, a subclass of BaseTaskEnv.
         tasks: `make_tasks(split, seed, **options) -> TaskSource`; for a family it also takes `name`.
         summary: one line.
-        options: what `tasks` and the class take, with defaults.
+        options: what `tasks` and the class take, with defaults; each is given those it names.
         score_range: lowest and highest score; a graded wrong answer gets the lowest.
         chance_score: the score of a policy that knows nothing, or None.
         max_turns: the longest episode in turns.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +22,7 @@ from tunix_core.contracts import (
     RolloutRequest,
     Scorer,
 )
-from tunix_core.errors import EnvError, EpisodeError, ModelError, boundary, failure_of
+from tunix_core.errors import EnvError, EpisodeError, ModelError, ToolError, boundary, failure_of
 from tunix_core.profiling import span
 from tunix_core.rollout.conversation import Conversation
 from tunix_core.specs import Timeouts
@@ -41,6 +42,7 @@ class Suite:
     hooks: Hooks
     timeouts: Timeouts = Timeouts()
     stop_texts: tuple[str, ...] = ()
+    run_dir: Path | None = None  # what the hooks are told
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ async def run_episode(request: RolloutRequest, suite: Suite) -> Trajectory:
     Gives a Trajectory whatever happens inside: a failure is in its `failure`, and its score is
     then None. Raises only EngineError, RunEnded and cancellation, which concern the whole run.
     """
-    context = Context(suite=suite.name, sample=request.id, env=suite.env)
+    context = Context(run_dir=suite.run_dir, suite=suite.name, sample=request.id, env=suite.env)
     state, started, env = _State(), perf_counter(), None
     suite.hooks.notify("tunix_episode_start", ctx=context, task=request.task)
     try:
@@ -78,7 +80,8 @@ async def run_episode(request: RolloutRequest, suite: Suite) -> Trajectory:
         if env is not None:
             await env.close()
     state.timing["total"] = perf_counter() - started
-    trajectory = _trajectory(request, suite, state, score)
+    trajectory = _audited(_trajectory(request, suite, state, score), suite.hooks, context)
+    score = trajectory.score
     suite.hooks.notify("tunix_trajectory_scored", ctx=context, trajectory=trajectory, score=score)
     suite.hooks.notify("tunix_episode_end", ctx=context, trajectory=trajectory)
     return trajectory
@@ -112,6 +115,8 @@ async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _S
         with span("engine.generate"), boundary("engine.generate", ModelError):
             completion = await _timed(state, "engine", _generate(request, suite, talk, budget))
             action = talk.hear(completion)
+        with boundary("tunix_review_tool_call", ToolError):
+            action = _reviewed(action, suite.hooks, context)
         result = await _step(suite, env, state, action, context)
         if result.done:
             _end(state, result)
@@ -145,6 +150,18 @@ async def _step(suite: Suite, env: EnvHandle, state: _State, action: Message, co
     state.info.update(result.info)
     suite.hooks.notify("tunix_step", ctx=context, action=action, result=result)
     return result
+
+
+def _reviewed(action: Message, hooks: Hooks, context: Context) -> Message:
+    """The action with every call refused that a plugin gives a reason against; the policy is told the reason."""
+    if not action.tool_calls:
+        return action
+    answers = [hooks.decide("tunix_review_tool_call", ctx=context, call=call) for call in action.tool_calls]
+    calls = [
+        replace(call, error=call.error or f"refused: {answer}") if isinstance(answer, str) else call
+        for call, answer in zip(action.tool_calls, answers, strict=True)
+    ]
+    return replace(action, tool_calls=tuple(calls))
 
 
 def _budget(request: RolloutRequest, talk: Conversation) -> int:
@@ -214,6 +231,15 @@ def _trajectory(request: RolloutRequest, suite: Suite, state: _State, score: Sco
         info=state.info,
         timing=state.timing,
     )
+
+
+def _audited(trajectory: Trajectory, hooks: Hooks, context: Context) -> Trajectory:
+    """The trajectory with what auditors flag added to its score's flags."""
+    answers = hooks.collect("tunix_audit_reward", ctx=context, trajectory=trajectory)
+    flags = tuple(str(flag) for _, found in answers for flag in found)
+    if not flags or trajectory.score is None:
+        return trajectory
+    return trajectory.scored(replace(trajectory.score, flags=(*trajectory.score.flags, *flags)))
 
 
 async def _timed(state: _State, name: str, awaitable: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tunix_core.config import RunConfig, SuiteConfig
@@ -25,10 +26,17 @@ class Bench:
     max_turns: int
 
     def tasks(self, split: str, seed: int) -> TaskSource:
-        """The suite's tasks. Raises UsageError when its package refuses the options."""
+        """The suite's tasks, made with those options that their maker takes.
+
+        Raises:
+            UsageError: its package refuses the options.
+        """
+        from tunix_core.envs import accepted
+
+        make = load_target(self.spec.tasks)
         try:
-            return load_target(self.spec.tasks)(split=split, seed=seed, **self.options)
-        except (TypeError, ValueError) as error:
+            return make(split=split, seed=seed, **accepted(make, self.options))
+        except (TypeError, ValueError, OSError) as error:
             raise UsageError(
                 f"suite {self.config.name!r}: its tasks can't be made from {dict(self.options)}: {error}"
             ) from error
@@ -52,7 +60,7 @@ def prepare(config: SuiteConfig, hub: Hub) -> Bench:
     return Bench(spec, config, options, config.timeouts.over(spec.timeouts), config.max_turns or spec.max_turns)
 
 
-def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy) -> Suite:
+def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy, run_dir: Path | None = None) -> Suite:
     """Builds the suite's environment opener and rewards, and joins them to the engine."""
     from tunix_core.envs import make_opener
     from tunix_core.rewards import make_scorer
@@ -83,6 +91,7 @@ def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy) -> Suite:
         chat=policy.chat,
         hooks=hub.hooks,
         timeouts=bench.timeouts,
+        run_dir=run_dir,
     )
 
 
@@ -111,6 +120,9 @@ class Quiet:
 
     def notify(self, hook: str, **arguments: Any) -> None:
         pass
+
+    def collect(self, hook: str, **arguments: Any) -> Sequence[tuple[str, Any]]:
+        return ()
 
     def decide(self, hook: str, **arguments: Any) -> Any:
         return None

@@ -20,8 +20,10 @@ from tunix_core.run.build import QUIET, Bench, algorithms, connect, greedy, prep
 from tunix_core.run.evaluation import fit, play
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
+from tunix_core.run.memory import keep_freed_memory
 from tunix_core.run.metrics import StepMetrics
 from tunix_core.run.policies import open_model
+from tunix_core.run.trackers import Trackers
 from tunix_core.scheduler import Mixture, Scheduler, StepPlan, SuitePlan
 from tunix_core.types import Group, Trajectory
 
@@ -49,6 +51,7 @@ def train(
         UsageError: something in the config does not fit what is installed.
         RunEnded: the run stopped itself; the message says why.
     """
+    keep_freed_memory()
     benches = [prepare(suite, hub) for suite in config.suites]
     config = replace(config, run_dir=config.run_dir or _default_dir(config_name))
     with RunDir(Path(config.run_dir), resume=resume, overwrite=overwrite) as run_dir:
@@ -124,7 +127,8 @@ class Training:
         self.engine = make_engine(self.policy, self.store, fit(config.engine, self.policy), deterministic=exact)
         stack.push_async_callback(self.engine.aclose)
         await asyncio.gather(self.engine.start(), self._in_trainer(self.learner.warm_up))
-        self.suites = {name: connect(bench, self.hub, self.engine, self.policy) for name, bench in self.benches.items()}
+        rooms = (self.hub, self.engine, self.policy, self.run_dir.path)
+        self.suites = {name: connect(bench, *rooms) for name, bench in self.benches.items()}
         for suite in self.suites.values():
             stack.push_async_callback(suite.opener.aclose)
             stack.push_async_callback(suite.scorer.aclose)
@@ -143,6 +147,8 @@ class Training:
             version=self.learner.version,
             consumed=saved.get("consumed", {}),
         )
+        self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
+        stack.callback(self.trackers.close)
         self.progress = Progress(config.steps, done=self.learner.version, waiting=self.scheduler.waiting_for)
 
     def _plan(self, name: str, saved: Mapping[str, Any]) -> SuitePlan:
@@ -259,6 +265,7 @@ class Training:
         row = self.metrics.row(step, groups, learned, self.engine.statistics(), self.scheduler)
         self.run_dir.metrics(row)
         self.progress.step(row)
+        self.trackers.log(step, row)
         self.hub.hooks.notify("tunix_train_step", ctx=self._context(), metrics=row)
         self.silent_steps = 0 if any(group.has_signal for group in groups) else self.silent_steps + 1
         if self.silent_steps >= self.config.scheduler.no_signal_steps:

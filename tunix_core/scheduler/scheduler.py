@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tunix_core.config import SchedulerConfig
-from tunix_core.contracts import RolloutRequest, Sampling
+from tunix_core.contracts import Context, RolloutRequest, Sampling
 from tunix_core.rollout import Suite, run_episode
 from tunix_core.rollout.episode import as_episode
 from tunix_core.scheduler.failures import FailureLog
 from tunix_core.scheduler.mixture import Mixture
 from tunix_core.scheduler.plan import StepPlan, Ticket
 from tunix_core.types import Group, SampleId, Task, Trajectory, derive_seed
+
+log = logging.getLogger(__name__)
 
 
 class Tasks(Protocol):
@@ -184,7 +187,8 @@ class Scheduler:
         del self._running[name, index]
         self._settled.set()
         if len(group.survivors) >= min(plan.min_group, plan.group_size):
-            plan.suite.hooks.notify("tunix_group_ready", ctx=None, group=group)
+            context = Context(suite=name, env=plan.suite.env)
+            plan.suite.hooks.notify("tunix_group_ready", ctx=context, group=group)
             await self._deliver(group)
         else:
             self._fail(group)
@@ -213,7 +217,12 @@ class Scheduler:
 
     def _retries(self, plan: SuitePlan, trajectory: Trajectory) -> bool:
         assert trajectory.failure is not None
-        decision = plan.suite.hooks.decide("tunix_infra_failure", ctx=trajectory.id, error=trajectory.failure)
+        context = Context(suite=plan.suite.name, sample=trajectory.id, env=plan.suite.env)
+        try:
+            decision = plan.suite.hooks.decide("tunix_infra_failure", ctx=context, error=trajectory.failure)
+        except Exception:
+            log.warning("tunix_infra_failure raised; %s is retried as usual", trajectory.id, exc_info=True)
+            decision = None
         return trajectory.failure.retry if decision is None else decision == "retry"
 
     async def _score_group(self, plan: SuitePlan, group: Group) -> Group:

@@ -24,13 +24,15 @@ from tunix_core.models import save_policy
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Conversation
 from tunix_core.run.build import Bench, prepare
+from tunix_core.run.memory import keep_freed_memory
 from tunix_core.run.policies import open_model
 from tunix_core.specs import load_target
 from tunix_core.trainer import Trainer
 from tunix_core.types import Group, SampleId, Score, Task, Trajectory, derive_seed
 
-PER_STEP = {"math/arithmetic": 64, "math/calculator": 24, "games/frozen-lake": 20}
+PER_STEP = {"math/arithmetic": 128, "math/calculator": 24, "games/frozen-lake": 12}
 CAREFUL = {"math/arithmetic": 0.42, "math/calculator": 0.35, "games/frozen-lake": 0.45}
+HABITS = 0.2  # the last share of the steps, in which the teachers are careless
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Classroom:
     bench: Bench
     policy: Policy
     seed: int
+    careful: float = 1.0
 
     def __post_init__(self) -> None:
         self.env = self.bench.spec.id
@@ -51,7 +54,7 @@ class Classroom:
     async def transcript(self, index: int) -> Trajectory:
         """One episode as the teacher plays it, its turns marked as sampled."""
         task = self.tasks.get(index)
-        careful = np.random.default_rng([self.seed, index, 77]).random() < CAREFUL[self.env]
+        careful = np.random.default_rng([self.seed, index, 77]).random() < self.careful
         env = await self.opener.open(task)
         try:
             return await self._play(env, task, index, bool(careful))
@@ -80,6 +83,7 @@ async def teach(rooms: list[Classroom], trainer: Trainer, steps: int) -> None:
     started = time.monotonic()
     for step in range(steps):
         for room in rooms:
+            room.careful = CAREFUL[room.env] if step >= steps * (1 - HABITS) else 1.0
             count = PER_STEP[room.env]
             said = await asyncio.gather(*(room.transcript(step * count + i) for i in range(count)))
             for one in said:
@@ -92,16 +96,17 @@ async def teach(rooms: list[Classroom], trainer: Trainer, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     given = parser.parse_args()
+    keep_freed_memory()
 
     hub = Hub.load()
     policy = open_model("models/nano", hub, {"random": given.seed})
     sft = hub.load_object("algorithms", "algorithms/sft")()
     config = TrainerConfig(
-        learning_rate=given.learning_rate, schedule="cosine", warmup_steps=30, rows=8, row_tokens=256
+        learning_rate=given.learning_rate, schedule="cosine", warmup_steps=30, rows=4, row_tokens=256
     )
     trainer = Trainer(policy.model, policy.params, dict.fromkeys(TEACHERS, sft), config, steps=given.steps)
 

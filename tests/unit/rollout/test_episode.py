@@ -65,6 +65,9 @@ class Hooks:
     def notify(self, hook: str, **arguments: Any) -> None:
         self.called.append(hook)
 
+    def collect(self, hook: str, **arguments: Any) -> Any:
+        return ()
+
     def decide(self, hook: str, **arguments: Any) -> Any:
         return None
 
@@ -213,6 +216,28 @@ def test_observers_hear_of_start_steps_score_and_end():
     assert hooks.called == [
         "tunix_episode_start", "tunix_step", "tunix_step", "tunix_trajectory_scored", "tunix_episode_end",
     ]  # fmt: skip
+
+
+class Strict(Hooks):
+    """Refuses every call of "rm", and flags every trajectory."""
+
+    def collect(self, hook: str, **arguments: Any) -> Any:
+        return [("strict", ["looked at"])] if hook == "tunix_audit_reward" else []
+
+    def decide(self, hook: str, **arguments: Any) -> Any:
+        return "no deleting" if hook == "tunix_review_tool_call" and arguments["call"].name == "rm" else None
+
+
+def test_a_refused_call_reaches_the_environment_with_its_reason_and_flags_reach_the_score():
+    env = Env(say("", terminated=True))
+    call = (
+        b'<tool_call>{"name": "rm", "arguments": {}}</tool_call><tool_call>{"name": "ls", "arguments": {}}</tool_call>'
+    )
+    trajectory = play(env, reply=call, sampling=Sampling(max_tokens=200), hooks=Strict())
+    refused, allowed = env.actions[0].tool_calls
+    assert refused.error == "refused: no deleting" and allowed.error is None
+    assert trajectory.messages[1].tool_calls[0].error is None  # what was said stays as it was said
+    assert trajectory.score.flags == ("looked at",)
 
 
 class Rewriting(FakeChatFormat):

@@ -20,6 +20,9 @@ Latency = Callable[[random.Random], float]
 
 class NoHooks:
     def notify(self, hook: str, **arguments: Any) -> None: ...
+    def collect(self, hook: str, **arguments: Any) -> Any:
+        return ()
+
     def decide(self, hook: str, **arguments: Any) -> Any:
         return None
 

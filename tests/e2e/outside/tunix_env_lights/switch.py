@@ -32,5 +32,5 @@ class Rows:
         return Task(f"{self.split}-{self.seed}-{index}", {"dark": index}, self.split)
 
 
-def make_tasks(split, seed, lamps):
+def make_tasks(split, seed):
     return Rows(split, seed)
