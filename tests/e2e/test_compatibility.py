@@ -47,7 +47,8 @@ def tunix_register_envs(register):
         ("math", "MathToolEnv", 4),
     ):
         options = {"color": Option("red"), "bonus": Option(0.0)} if "countdown" in name else {}
-        register(EnvSpec(name, f"familiar:{target}", "legacy:Tasks", options=options, score_range=(0.0, 2.0), max_turns=turns))
+        more = {"options": options, "score_range": (0.0, 2.0), "max_turns": turns}
+        register(EnvSpec(name, f"familiar:{target}", "legacy:Tasks", **more))
     register(EnvSpec("fields", "familiar:FieldsEnv", "legacy:Tasks", max_turns=1))
 
 @hookimpl

@@ -77,6 +77,7 @@ class RunDir:
     def trajectory(self, trajectory: Trajectory) -> None:
         """Appends one episode, as a person would want to read it."""
         self._trajectories.write(json.dumps(readable(trajectory), default=str) + "\n")
+        self._trajectories.flush()
 
     def close(self) -> None:
         self._metrics.close()

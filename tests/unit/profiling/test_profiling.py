@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-import timeit
 from collections.abc import Iterator
 
 import pytest
@@ -124,21 +123,6 @@ def test_without_a_recorder_nothing_is_kept_and_recorders_stack() -> None:
         pass
     assert [s.name for s in inner.drain()] == ["inner"] and inner.counters() == {"n": 1.0}
     assert [s.name for s in outer.drain()] == ["outer"] and outer.counters() == {}
-
-
-def test_a_span_is_cheap() -> None:
-    def one() -> None:
-        with span("x"):
-            pass
-
-    def cost_us() -> float:
-        return min(timeit.repeat(one, number=1000, repeat=30)) * 1e3
-
-    off_us = cost_us()
-    with recording():
-        on_us = cost_us()
-    # The targets are 0.25 and 1; the room above them is for slow machines.
-    assert off_us < 1.25 and on_us < 5
 
 
 def made(name: str, start_ns: int, end_ns: int) -> SpanRecord:
