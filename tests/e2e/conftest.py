@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-TROUBLE = Path(__file__).parent / "trouble.py"
-SMALL = """
-model = "models/nano"
-model_options = {{ random = 1 }}
-steps = {steps}
-run_dir = "{run_dir}"
-
-[trainer]
-groups_per_step = 4
-rows = 2
-row_tokens = 128
-
-[engine]
-slots = 8
-max_context = 128
-prefill_chunk = 16
-decode_steps = 2
-"""
-SUITE = """
-[[suite]]
-env = "trouble/env"
-group_size = 4
-sampling = {{ max_tokens = 6 }}
-options = {{ {options} }}
-"""
+sys.path.insert(0, str(Path(__file__).parent))
+from small_run import SMALL, SUITE, TROUBLE
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,7 +35,3 @@ def launch(tmp_path: Path) -> Callable[..., Any]:
         return train(load_config(None, text=text), hub=Hub.load(files=[TROUBLE]), **how)
 
     return go
-
-
-def rows(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

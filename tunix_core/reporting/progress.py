@@ -45,15 +45,15 @@ class Progress:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """One line that stays."""
-        self.console.print(text, highlight=False)
+        """One line that stays, however long."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def step(self, row: Mapping[str, float]) -> None:
         """Takes a step's metrics row."""
         self._row = row
         self._bar.update(self._task, completed=row["step"] + 1)
         if not self.console.is_terminal:
-            self.console.print(_line(row), highlight=False)
+            self.say(_line(row))
 
     def _draw(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))

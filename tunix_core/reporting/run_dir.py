@@ -11,13 +11,17 @@ summary.json         before and after, when the run evaluates
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from tunix_core.errors import CheckpointError, UsageError
 from tunix_core.types import Message, Trajectory
+
+
+MARKS = ("config.toml", "lock.json")  # what tells a run from any other directory
 
 
 class RunDir:
@@ -35,9 +39,9 @@ class RunDir:
 
     def __init__(self, path: Path, *, resume: bool = False, overwrite: bool = False) -> None:
         self.path = path
-        exists = (path / "config.toml").exists()
+        exists = all((path / name).exists() for name in MARKS)
         if resume and not exists:
-            raise CheckpointError(f"nothing to resume in {path}: it has no config.toml. Start without --resume.")
+            raise CheckpointError(f"nothing to resume in {path}: it has no {' and '.join(MARKS)}. Start without --resume.")
         if exists and overwrite and not resume:
             shutil.rmtree(path)
         elif exists and not resume:
@@ -45,8 +49,8 @@ class RunDir:
         elif path.exists() and not exists and any(path.iterdir()):
             raise UsageError(f"{path} is not empty and is not a run. Choose another run_dir.")
         path.mkdir(parents=True, exist_ok=True)
-        self._metrics = (path / "metrics.jsonl").open("a")
-        self._trajectories = (path / "trajectories.jsonl").open("a")
+        self._metrics = _append_to(path / "metrics.jsonl")
+        self._trajectories = _append_to(path / "trajectories.jsonl")
 
     @property
     def checkpoints(self) -> Path:
@@ -72,7 +76,7 @@ class RunDir:
         kept = [line for line in path.read_text().splitlines() if _step(line) < step]
         self._metrics.close()
         path.write_text("".join(f"{line}\n" for line in kept))
-        self._metrics = path.open("a")
+        self._metrics = _append_to(path)
 
     def trajectory(self, trajectory: Trajectory) -> None:
         """Appends one episode, as a person would want to read it."""
@@ -90,11 +94,18 @@ class RunDir:
         self.close()
 
 
+def _append_to(path: Path) -> TextIO:
+    """The file, open to append whole lines: one that a kill cut short goes."""
+    if path.exists():
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.truncate(path, whole)
+    return path.open("a")
+
+
 def _step(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (json.JSONDecodeError, KeyError):  # a line cut short by a kill
-        return float("inf")
+    return json.loads(line)["step"]
 
 
 def readable(trajectory: Trajectory) -> dict[str, Any]:

@@ -54,8 +54,8 @@ def train(
     keep_freed_memory()
     benches = [prepare(suite, hub) for suite in config.suites]
     config = replace(config, run_dir=config.run_dir or _default_dir(config_name))
+    lock = make_lock(config, benches, hub)
     with RunDir(Path(config.run_dir), resume=resume, overwrite=overwrite) as run_dir:
-        lock = make_lock(config, benches, hub)
         if resume:
             check_lock(run_dir.read_json("lock.json"), lock)
         else:
