@@ -14,6 +14,7 @@ from email.message import Message
 from pathlib import Path
 from zipfile import ZipFile
 
+import jax
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,11 +35,13 @@ steps = 3
 [trainer]
 groups_per_step = 2
 rows = 2
-row_tokens = 256
+row_tokens = 128
 
 [engine]
 slots = 8
-max_context = 256
+max_context = 128
+prefill_chunk = 16
+decode_steps = 2
 
 [[suite]]
 env = "lights/switch"
@@ -56,6 +59,8 @@ class Venv:
         self.folder, self.bin = folder, folder / "venv" / "bin"
         mine = ("PYTHON", "TUNIX_", "VIRTUAL_ENV")
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+        self.environment["JAX_COMPILATION_CACHE_DIR"] = str(jax.config.jax_compilation_cache_dir)
+        self.environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         self.run(Path(sys.executable), "-m", "venv", folder / "venv")
 
     def run(self, program: Path, *arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tunix_core.config import load_config
-from tunix_core.errors import CheckpointError
+from tunix_core.errors import CheckpointError, UnknownIdError
 from tunix_core.plugins import Hub
 from tunix_core.run import train
 
@@ -136,6 +136,12 @@ def test_a_reward_of_a_file_that_the_config_names(go: Go, tmp_path: Path) -> Non
     file.write_text(file.read_text().replace("target=40", "target=4"))
     with pytest.raises(CheckpointError, match=r"distributions\.file:my_rewards: was '[0-9a-f]{64}', is "):
         go(*how, resume=True)
+
+
+def test_a_reward_that_nobody_registered_ends_the_run_before_it_writes(go: Go, tmp_path: Path) -> None:
+    with pytest.raises(UnknownIdError, match="no installed package has namespace 'acme'"):
+        go('["acme/various"]')
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_observer_sees_each_score_beside_one_that_raises(

@@ -8,6 +8,7 @@ from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -58,8 +59,8 @@ class Progress:
     def _draw(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
         for name, value in _shown(self._row):
-            table.add_row(name, value)
-        table.add_row("waiting for", self._waiting())
+            table.add_row(escape(name), value)
+        table.add_row("waiting for", escape(self._waiting()))
         return Group(self._bar, table)
 
 

@@ -20,7 +20,6 @@ from typing import Any, Self, TextIO
 from tunix_core.errors import CheckpointError, UsageError
 from tunix_core.types import Message, Trajectory
 
-
 MARKS = ("config.toml", "lock.json")  # what tells a run from any other directory
 
 
@@ -41,12 +40,14 @@ class RunDir:
         self.path = path
         exists = all((path / name).exists() for name in MARKS)
         if resume and not exists:
-            raise CheckpointError(f"nothing to resume in {path}: it has no {' and '.join(MARKS)}. Start without --resume.")
+            raise CheckpointError(
+                f"nothing to resume in {path}: it lacks {' or '.join(MARKS)}. Start without --resume."
+            )
         if exists and overwrite and not resume:
             shutil.rmtree(path)
         elif exists and not resume:
             raise UsageError(f"{path} already holds a run. Go on with --resume, or replace it with --overwrite.")
-        elif path.exists() and not exists and any(path.iterdir()):
+        elif path.exists() and not exists and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"{path} is not empty and is not a run. Choose another run_dir.")
         path.mkdir(parents=True, exist_ok=True)
         self._metrics = _append_to(path / "metrics.jsonl")
@@ -75,7 +76,9 @@ class RunDir:
         path = self.path / "metrics.jsonl"
         kept = [line for line in path.read_text().splitlines() if _step(line) < step]
         self._metrics.close()
-        path.write_text("".join(f"{line}\n" for line in kept))
+        partial = path.with_name("metrics.partial")
+        partial.write_text("".join(f"{line}\n" for line in kept))
+        partial.replace(path)  # whole or not at all, whenever the process dies
         self._metrics = _append_to(path)
 
     def trajectory(self, trajectory: Trajectory) -> None:
@@ -96,11 +99,12 @@ class RunDir:
 
 def _append_to(path: Path) -> TextIO:
     """The file, open to append whole lines: one that a kill cut short goes."""
-    if path.exists():
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.truncate(path, whole)
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
     return path.open("a")
 
 

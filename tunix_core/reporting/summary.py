@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from tunix_core.types import Trajectory
@@ -56,7 +57,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     for column in ("suite", "before", "after", "trained share"):
         table.add_column(column, justify="left" if column == "suite" else "right")
     for name, row in summary["suites"].items():
-        table.add_row(name, _number(row["before"]), _number(row["after"]), _number(row["trained_share"]))
+        table.add_row(escape(name), _number(row["before"]), _number(row["after"]), _number(row["trained_share"]))
     table.add_section()
     table.add_row("mean", _number(summary["mean_before"]), _number(summary["mean_after"]), "")
     return table

@@ -3,12 +3,14 @@
 Does not know environments or conversations.
 """
 
+from tunix_core.errors import ToolError
 from tunix_core.tools.calling import call_tool, call_tools, read_arguments, to_text
 from tunix_core.tools.tool import BaseTool, Tool, ToolOutput, as_tool, tool
 
 __all__ = [
     "BaseTool",
     "Tool",
+    "ToolError",
     "ToolOutput",
     "as_tool",
     "call_tool",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +31,8 @@ from tunix_core.specs import load_target
 from tunix_core.trainer import Trainer
 from tunix_core.types import Group, SampleId, Score, Task, Trajectory, derive_seed
 
-PER_STEP = {"math/arithmetic": 128, "math/calculator": 24, "games/frozen-lake": 12}
+PER_STEP = {"math/arithmetic": 160, "math/calculator": 20, "games/frozen-lake": 10}
+OPTIONS = {"math/arithmetic": {"levels": [1, 1, 2, 2, 3]}}
 CAREFUL = {"math/arithmetic": 0.42, "math/calculator": 0.35, "games/frozen-lake": 0.45}
 HABITS = 0.2  # the last share of the steps, in which the teachers are careless
 
@@ -80,17 +82,35 @@ class Classroom:
 
 
 async def teach(rooms: list[Classroom], trainer: Trainer, steps: int) -> None:
-    started = time.monotonic()
+    """Takes the steps; the next step's transcripts are played while this one's are learned from."""
+    started, coming = time.monotonic(), await lesson(rooms, 0, steps)
     for step in range(steps):
-        for room in rooms:
-            room.careful = CAREFUL[room.env] if step >= steps * (1 - HABITS) else 1.0
-            count = PER_STEP[room.env]
-            said = await asyncio.gather(*(room.transcript(step * count + i) for i in range(count)))
-            for one in said:
-                trainer.accumulate(Group(room.env, one.id.group, one.task, (one,)))
-        metrics = trainer.apply()
+        learning = asyncio.create_task(asyncio.to_thread(learn, trainer, coming))
+        coming = await lesson(rooms, step + 1, steps)
+        metrics = await learning
         if step % 20 == 19:
-            print(f"step {step + 1}  loss {metrics['loss']:.4f}  {time.monotonic() - started:.0f} s", flush=True)
+            losses = "  ".join(
+                f"{name.partition('@')[2]} {metrics[name]:.3f}" for name in sorted(metrics) if "@" in name
+            )
+            print(
+                f"step {step + 1}  loss {metrics['loss']:.4f}  {losses}  {time.monotonic() - started:.0f} s", flush=True
+            )
+
+
+async def lesson(rooms: list[Classroom], step: int, steps: int) -> list[Trajectory]:
+    """The transcripts of one step; the last lessons are careless."""
+    said: list[Trajectory] = []
+    for room in rooms:
+        count = PER_STEP[room.env]
+        room.careful = CAREFUL[room.env] if step >= steps * (1 - HABITS) else 1.0
+        said += await asyncio.gather(*(room.transcript(step * count + i) for i in range(count)))
+    return said
+
+
+def learn(trainer: Trainer, said: list[Trajectory]) -> Mapping[str, float]:
+    for one in said:
+        trainer.accumulate(Group(one.env, one.id.group, one.task, (one,)))
+    return trainer.apply()
 
 
 def main() -> None:
@@ -98,20 +118,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
     given = parser.parse_args()
     keep_freed_memory()
 
     hub = Hub.load()
     policy = open_model("models/nano", hub, {"random": given.seed})
-    sft = hub.load_object("algorithms", "algorithms/sft")()
+    sft = {env: hub.load_object("algorithms", "algorithms/sft")() for env in TEACHERS}  # each its own loss
     config = TrainerConfig(
         learning_rate=given.learning_rate, schedule="cosine", warmup_steps=30, rows=4, row_tokens=256
     )
-    trainer = Trainer(policy.model, policy.params, dict.fromkeys(TEACHERS, sft), config, steps=given.steps)
+    trainer = Trainer(policy.model, policy.params, sft, config, steps=given.steps)
 
     async def run() -> None:
-        rooms = [Classroom(prepare(SuiteConfig(env=env, name=env), hub), policy, given.seed) for env in TEACHERS]
+        rooms = [
+            Classroom(prepare(SuiteConfig(env=env, name=env, options=OPTIONS.get(env, {})), hub), policy, given.seed)
+            for env in TEACHERS
+        ]
         await teach(rooms, trainer, given.steps)
         for room in rooms:
             await room.opener.aclose()

@@ -1,0 +1,148 @@
+"""The run directory keeps what was written, and is never taken for another's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunix_core.errors import CheckpointError, UsageError
+from tunix_core.reporting import RunDir
+from tunix_core.reporting.run_dir import readable
+from tunix_core.types import Failure, Message, SampleId, Score, Task, TokenSpan, ToolCall, Trajectory
+
+
+def started(path: Path, **how: bool) -> RunDir:
+    """A run that has written down what it is."""
+    run = RunDir(path, **how)
+    run.write_text("config.toml", "steps = 3\n")
+    run.write_json("lock.json", {"seed": 1})
+    return run
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def trajectory(**fields: Any) -> Trajectory:
+    return Trajectory(SampleId("sums", 3, 1), "math/arithmetic", Task("t7"), 0, **fields)
+
+
+def test_rows_and_episodes_are_there_as_soon_as_they_are_written(tmp_path: Path) -> None:
+    with started(tmp_path / "a" / "run") as run:
+        run.metrics({"step": 0, "loss": 0.5})
+        run.metrics({"step": 1})
+        run.trajectory(trajectory())
+        assert rows(run.path) == [{"step": 0, "loss": 0.5}, {"step": 1}]
+        assert json.loads((run.path / "trajectories.jsonl").read_text())["id"] == "sums#3.1.0"
+    assert run.checkpoints == tmp_path / "a" / "run" / "checkpoints"
+    assert run.read_json("lock.json") == {"seed": 1}
+
+
+def test_a_run_is_gone_on_with_or_replaced_only_when_asked(tmp_path: Path) -> None:
+    with started(tmp_path) as first:
+        first.metrics({"step": 0})
+    with pytest.raises(UsageError, match="--resume, or replace it with --overwrite"):
+        RunDir(tmp_path)
+    with RunDir(tmp_path, resume=True) as again:
+        again.metrics({"step": 1})
+    assert [row["step"] for row in rows(tmp_path)] == [0, 1]
+    with RunDir(tmp_path, overwrite=True):
+        assert rows(tmp_path) == [] and not (tmp_path / "config.toml").exists()
+
+
+@pytest.mark.parametrize("how", [{}, {"overwrite": True}])
+@pytest.mark.parametrize("name", ["precious.txt", "config.toml"])
+def test_what_is_not_a_run_is_never_touched(tmp_path: Path, name: str, how: dict[str, bool]) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match="is not empty and is not a run"):
+        RunDir(tmp_path, **how)
+    with pytest.raises(UsageError, match="is not empty and is not a run"):
+        RunDir(tmp_path / name, **how)
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == "mine"
+
+
+def test_an_empty_directory_will_do_and_has_nothing_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nothing to resume in .* Start without --resume"):
+        RunDir(tmp_path, resume=True)
+    with started(tmp_path, overwrite=True) as run:
+        assert run.path == tmp_path
+
+
+def test_a_resumed_run_forgets_the_rows_it_takes_again(tmp_path: Path) -> None:
+    with started(tmp_path) as run:
+        for step in range(4):
+            run.metrics({"step": step, "try": 1})
+    with RunDir(tmp_path, resume=True) as run:
+        run.cut_metrics(2)
+        run.metrics({"step": 2, "try": 2})
+    assert [(row["step"], row["try"]) for row in rows(tmp_path)] == [(0, 1), (1, 1), (2, 2)]
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "trajectories.jsonl"])
+@pytest.mark.parametrize("whole", ["", '{"step": 0}\n', '{"step": 0}\n{"step": 1}\n'])
+@pytest.mark.parametrize("cut", ["", "{", '{"step": 2, "lo', '{"step": 2}'])
+def test_a_line_that_a_kill_cut_short_is_dropped(tmp_path: Path, name: str, whole: str, cut: str) -> None:
+    started(tmp_path).close()
+    (tmp_path / name).write_text(whole + cut)
+    with RunDir(tmp_path, resume=True) as run:
+        run.cut_metrics(9)
+        run.metrics({"step": 2})
+        run.trajectory(trajectory())
+    lines = (tmp_path / name).read_text().splitlines()
+    assert lines[:-1] == whole.splitlines()
+    assert json.loads(lines[-1])
+
+
+def test_an_episode_is_readable() -> None:
+    call = ToolCall("add", {"a": 1}, "c1")
+    bad = ToolCall("", "{oops", "c2", error="not JSON")
+    span = TokenSpan(np.arange(3, dtype=np.int32), True, np.zeros(3, np.float32), np.asarray([4, 5, 5], np.int32))
+    row = readable(
+        trajectory(
+            spans=(TokenSpan.forced([1, 2]), span),
+            messages=(Message.of("user", "1 + 1?"), Message.of("assistant", "hm", tool_calls=(call, bad))),
+            turns=1,
+            status="truncated",
+            stop_reason="max_tokens",
+            score=Score(0.5, {"env": 1.0, "rewards/concise": None}),
+            timing={"env": 0.123456},
+        )
+    )
+    assert json.loads(json.dumps(row)) == {
+        "id": "sums#3.1.0",
+        "env": "math/arithmetic",
+        "task": "t7",
+        "messages": [
+            {"role": "user", "text": "1 + 1?"},
+            {
+                "role": "assistant",
+                "text": "hm",
+                "tool_calls": [
+                    {"name": "add", "arguments": {"a": 1}},
+                    {"name": "", "arguments": "{oops", "error": "not JSON"},
+                ],
+            },
+        ],
+        "score": 0.5,
+        "parts": {"env": 1.0, "rewards/concise": None},
+        "status": "truncated",
+        "stop_reason": "max_tokens",
+        "failure": None,
+        "turns": 1,
+        "tokens": 5,
+        "sampled_tokens": 3,
+        "oldest_version": 4,
+        "timing": {"env": 0.1235},
+    }
+
+
+def test_a_failed_episode_says_where_it_failed() -> None:
+    failure = Failure("env_raised", "env.step", "RuntimeError: broke", retry=True)
+    row = readable(trajectory(status="failed", stop_reason="env_raised", failure=failure, score=Score(None)))
+    assert row["failure"] == {"kind": "env_raised", "boundary": "env.step", "message": "RuntimeError: broke"}
+    assert (row["score"], row["parts"], row["messages"], row["oldest_version"]) == (None, {}, [], None)

@@ -1,0 +1,66 @@
+"""Ctrl-C once asks, twice stops."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tunix_core.run.interrupt import Interrupt
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_the_first_asks_and_the_work_goes_on() -> None:
+    async def work() -> str:
+        with Interrupt() as interrupt:
+            waiting = asyncio.create_task(interrupt.wait())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            press()
+            await asyncio.wait_for(waiting, 10)
+            await asyncio.sleep(0)
+            return "saved"
+
+    assert asyncio.run(work()) == "saved"
+
+
+def test_the_second_stops_at_once() -> None:
+    reached: list[str] = []
+
+    async def work() -> None:
+        with Interrupt() as interrupt:
+            press()
+            await asyncio.wait_for(interrupt.wait(), 10)
+            reached.append("asked")
+            press()
+            reached.append("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(work())
+    assert reached == ["asked"]
+
+
+@pytest.mark.parametrize("pressed", [False, True])
+def test_afterwards_it_is_pythons_own_again(pressed: bool) -> None:
+    async def work() -> None:
+        with Interrupt() as interrupt:
+            if pressed:
+                press()
+                await asyncio.wait_for(interrupt.wait(), 10)
+        press()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(work())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
