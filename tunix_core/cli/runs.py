@@ -78,6 +78,7 @@ def eval_command(
     chosen = chosen_plugins(ctx, plugins)
     hub = _load_for_run(PluginsConfig(files=chosen.files, disabled=chosen.disabled))
     parts = [RewardConfig(reward if reward == "env" else hub.resolve("rewards", reward).id) for reward in rewards]
+    how["model"] = _whole(hub, how["model"])
     found = run.evaluate(hub.resolve("envs", env).id, hub=hub, options=_pairs(options), rewards=parts, **how)
     if as_json:
         print_json(found)
@@ -110,6 +111,12 @@ def _load_for_run(plugins: PluginsConfig) -> Hub:
     hub = Hub.load(plugins.files, plugins.disabled, plugins.required, plugins.strict)
     hub.check_files()
     return hub
+
+
+def _whole(hub: Hub, model: str) -> str:
+    """A model's bare name as its whole id; a path stays as it is."""
+    is_path = "/" in model or Path(model.partition("@")[0]).exists()
+    return model if is_path else hub.resolve("models", model).id
 
 
 def _pairs(options: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunix_core.config import EngineConfig, SuiteConfig
-from tunix_core.contracts import Policy, RolloutRequest, Sampling
+from tunix_core.contracts import Policy, RolloutRequest, Sampling, TaskSource
 from tunix_core.errors import UsageError
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite, run_episode
@@ -67,11 +67,12 @@ async def _evaluate(bench: Bench, policy: Policy, hub: Hub, config: EngineConfig
     from tunix_core.reporting import summarise
     from tunix_core.weights import WeightStore
 
+    source = bench.tasks(bench.config.split, seed)
     engine = make_engine(policy, WeightStore(0, policy.params), fit(config, policy), deterministic=True)
-    await engine.start()
     suite = connect(bench, hub, engine, policy)
     try:
-        return summarise(await play(bench, suite, bench.config.sampling, n, seed, split=bench.config.split))
+        await engine.start()
+        return summarise(await play(suite, source, n, bench.config.sampling, bench.max_turns, seed))
     finally:
         await suite.opener.aclose()
         await suite.scorer.aclose()
@@ -79,10 +80,9 @@ async def _evaluate(bench: Bench, policy: Policy, hub: Hub, config: EngineConfig
 
 
 async def play(
-    bench: Bench, suite: Suite, sampling: Sampling, n: int, seed: int, *, split: str = "eval"
+    suite: Suite, source: TaskSource, n: int, sampling: Sampling, max_turns: int, seed: int
 ) -> list[Trajectory]:
-    """Runs the first `n` tasks of a split once each; all of them when there are fewer."""
-    source = bench.tasks(split, seed)
+    """Runs the first `n` tasks of a source once each; all of them when there are fewer."""
     gate = asyncio.Semaphore(CONCURRENT)
 
     async def one(index: int, task: Task) -> Trajectory:
@@ -92,7 +92,7 @@ async def play(
             seed=derive_seed("env", seed, suite.name, task.id),
             run_seed=seed,
             sampling=sampling,
-            max_turns=bench.max_turns,
+            max_turns=max_turns,
         )
         async with gate:
             return await run_episode(request, suite)
@@ -102,7 +102,7 @@ async def play(
     return [task.result() for task in tasks]
 
 
-def _count(source: Any, n: int) -> int:
+def _count(source: TaskSource, n: int) -> int:
     from tunix_core.tasks import length_of
 
     length = length_of(source)

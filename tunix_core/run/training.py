@@ -126,7 +126,6 @@ class Training:
         exact = self.on_policy if config.engine.deterministic is None else config.engine.deterministic
         self.engine = make_engine(self.policy, self.store, fit(config.engine, self.policy), deterministic=exact)
         stack.push_async_callback(self.engine.aclose)
-        await asyncio.gather(self.engine.start(), self._in_trainer(self.learner.warm_up))
         rooms = (self.hub, self.engine, self.policy, self.run_dir.path)
         self.suites = {name: connect(bench, *rooms) for name, bench in self.benches.items()}
         for suite in self.suites.values():
@@ -150,6 +149,7 @@ class Training:
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
         stack.callback(self.trackers.close)
         self.progress = Progress(config.steps, done=self.learner.version, waiting=self.scheduler.waiting_for)
+        await asyncio.gather(self.engine.start(), self._in_trainer(self.learner.warm_up))
 
     def _plan(self, name: str, saved: Mapping[str, Any]) -> SuitePlan:
         from tunix_core.tasks import TaskStream
@@ -292,9 +292,10 @@ class Training:
         if self.config.eval.n:
             for name, bench in self.benches.items():
                 suite = replace(self.suites[name], hooks=QUIET)
+                source = bench.tasks("eval", self.config.eval.seed)
                 sampling = greedy(bench.config.sampling)
-                played = await play(bench, suite, sampling, self.config.eval.n, self.config.eval.seed)
-                found[name] = summarise(played)
+                turns, seed = bench.max_turns, self.config.eval.seed
+                found[name] = summarise(await play(suite, source, self.config.eval.n, sampling, turns, seed))
         return found
 
     def _finish(self, before: Mapping[str, Any], after: Mapping[str, Any], train_s: float, eval_s: float) -> RunResult:
