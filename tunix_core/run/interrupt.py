@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from typing import Self
 
 
@@ -12,18 +13,24 @@ class Stopped(Exception):
 
 
 class Interrupt:
-    """While entered, the first SIGINT sets it; the second is Python's own KeyboardInterrupt."""
+    """While entered, the first SIGINT sets it; the second is Python's own KeyboardInterrupt.
+
+    Signals reach the main thread alone: a run in another thread is not stopped this way.
+    """
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
 
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._loop.add_signal_handler(signal.SIGINT, self._ask)
+        self._listens = threading.current_thread() is threading.main_thread()
+        if self._listens:
+            self._loop.add_signal_handler(signal.SIGINT, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.remove_signal_handler(signal.SIGINT)
+        if self._listens:
+            self._loop.remove_signal_handler(signal.SIGINT)
 
     async def wait(self) -> None:
         """Returns once the user has asked."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -64,3 +65,13 @@ def test_afterwards_it_is_pythons_own_again(pressed: bool) -> None:
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(work())
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_in_another_thread_is_left_alone():
+    async def main():
+        with Interrupt():
+            return signal.getsignal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(asyncio.run, main()).result(10) is before
