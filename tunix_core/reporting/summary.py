@@ -12,6 +12,8 @@ from rich.table import Table
 
 from tunix_core.types import Trajectory
 
+TABLE_WIDTH = 60  # the title and the caption each on one line
+
 
 def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """Mean score with its standard error over the scored episodes, parts, statuses, failures.
@@ -51,8 +53,9 @@ def _stderr(values: Sequence[float]) -> float | None:
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """The table of a run's summary.json."""
+    times = f"{summary['train_s']:.0f} s of training, {summary['eval_s']:.0f} s of evaluation"
     table = Table(
-        title=f"greedy score on held-out tasks, {summary['steps']} steps, {summary['train_s']:.0f} s of training"
+        title="greedy score on held-out tasks", caption=f"{summary['steps']} steps, {times}", min_width=TABLE_WIDTH
     )
     for column in ("suite", "before", "after", "trained share"):
         table.add_column(column, justify="left" if column == "suite" else "right")

@@ -84,6 +84,7 @@ def test_the_table_shows_each_suite_and_the_mean() -> None:
         "mean_before": 0.25,
         "mean_after": 0.875,
         "train_s": 61.4,
+        "eval_s": 12.0,
         "steps": 100,
     }
     console = Console(file=io.StringIO(), width=100)
@@ -92,4 +93,4 @@ def test_the_table_shows_each_suite_and_the_mean() -> None:
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
     assert ["games/frozen-lake", "0.250", "0.875", "0.500"] in cells
     assert ["[sums]", "–", "–", "0.500"] in cells and ["mean", "0.250", "0.875", ""] in cells
-    assert "100 steps, 61 s of training" in " ".join(text.split())
+    assert "100 steps, 61 s of training, 12 s of evaluation" in " ".join(text.split())
