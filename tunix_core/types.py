@@ -348,6 +348,8 @@ class Batch:
         segment_ids: int32 [R, T]; 0 is padding, segments of a row count from 1.
         sequence_ids: int32 [R, T]; the index of the trajectory in [0, N), shared by its branches;
             N marks padding.
+        group_ids: int32 [R, T]; shared by the sequences that were packed as one, each its own unless its
+            algorithm wants groups together; N marks padding.
         mask: float32 [R, T]; 1 where a sampled token is trained.
         behaviour_logp: float32 [R, T], log-probability under the distribution sampled from.
         advantages: float32 [R, T].
@@ -360,6 +362,7 @@ class Batch:
     positions: np.ndarray
     segment_ids: np.ndarray
     sequence_ids: np.ndarray
+    group_ids: np.ndarray
     mask: np.ndarray
     behaviour_logp: np.ndarray
     advantages: np.ndarray

@@ -27,6 +27,16 @@ def log_ratio(logp: Array, old_logp: Array, mask: Array) -> Array:
     return jnp.where(mask > 0, logp - old_logp, 0.0)
 
 
+def token_ratio(logp: Array, batch: Mapping[str, Any]) -> Array:
+    """exp(logp − old_logp) of each token, [R, T]; 1 where masked."""
+    return jnp.exp(log_ratio(logp, batch["old_logp"], batch["mask"]))
+
+
+def sequence_ratio(logp: Array, batch: Mapping[str, Any]) -> Array:
+    """exp(mean over the sequence's trained tokens of logp − old_logp), given to each of its tokens: [R, T]."""
+    return jnp.exp(sequence_means(log_ratio(logp, batch["old_logp"], batch["mask"]), batch))
+
+
 def clipped_surrogate(ratio: Array, advantages: Array, eps_low: float, eps_high: float) -> Array:
     """max(−A r, −A clip(r, 1 − eps_low, 1 + eps_high)): the loss of PPO (Schulman et al. 2017), elementwise."""
     return jnp.maximum(-advantages * ratio, -advantages * jnp.clip(ratio, 1.0 - eps_low, 1.0 + eps_high))
@@ -51,6 +61,11 @@ def k3(logp: Array, reference: Array) -> Array:
     return jnp.expm1(reference - logp) + (logp - reference)
 
 
+def with_gradient_of(value: Array, slope: Array) -> Array:
+    """What is `value` and has the gradient of `slope`, elementwise."""
+    return slope + jax.lax.stop_gradient(value - slope)
+
+
 def sequence_sum(values: Array, batch: Mapping[str, Any]) -> Array:
     """Σ of the masked values [R, T] of each sequence -> [N]; 0 where no sequence is."""
     kept = jnp.where(batch["mask"] > 0, values, 0.0) * batch["mask"]
@@ -60,6 +75,17 @@ def sequence_sum(values: Array, batch: Mapping[str, Any]) -> Array:
 def sequence_sums(values: Array, batch: Mapping[str, Any]) -> Array:
     """`sequence_sum`, given back to each token of the sequence: [R, T] -> [R, T]; 0 in padding."""
     return sequence_sum(values, batch).at[batch["sequence_ids"]].get(mode="fill", fill_value=0.0)
+
+
+def sequence_means(values: Array, batch: Mapping[str, Any]) -> Array:
+    """The mean over the trained tokens of each sequence, given back to each of its tokens: [R, T] -> [R, T]."""
+    counts = sequence_sums(jnp.ones_like(values), batch)
+    return sequence_sums(values, batch) / jnp.maximum(counts, 1.0)
+
+
+def trained_sequences(batch: Mapping[str, Any]) -> Array:
+    """How many sequences have a trained token: a scalar."""
+    return jnp.sum(sequence_sum(jnp.ones_like(batch["mask"]), batch) > 0, dtype=jnp.float32)
 
 
 def check_aggregate(aggregate: str) -> None:

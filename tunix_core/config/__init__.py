@@ -8,6 +8,7 @@ from tunix_core.config.dump import dump_config
 from tunix_core.config.loader import load_config, parse_value
 from tunix_core.config.tree import (
     CheckpointConfig,
+    CreditConfig,
     EngineConfig,
     EvalConfig,
     PluginsConfig,
@@ -21,6 +22,7 @@ from tunix_core.config.tree import (
 
 __all__ = [
     "CheckpointConfig",
+    "CreditConfig",
     "EngineConfig",
     "EvalConfig",
     "PluginsConfig",

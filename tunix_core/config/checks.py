@@ -16,6 +16,8 @@ _AT_LEAST_ONE = (
     "trainer.groups_per_step",
     "trainer.rows",
     "trainer.row_tokens",
+    "trainer.epochs",
+    "trainer.minibatches",
     "scheduler.max_episodes",
     "scheduler.max_attempts",
     "scheduler.quarantine_after",
@@ -88,6 +90,10 @@ def _suite_problems(suite: SuiteConfig) -> Iterator[Problem]:
         )
     if suite.max_turns is not None and suite.max_turns < 1:
         yield ("max_turns",), f"max_turns must be at least 1, and is {suite.max_turns}"
+    if suite.learning_weight < 0:
+        yield ("learning_weight",), f"learning_weight must be at least 0, and is {suite.learning_weight}"
+    if not 0 <= suite.credit.discount <= 1:
+        yield ("credit", "discount"), f"credit.discount must be in [0, 1], and is {suite.credit.discount}"
     if suite.max_abandoned < 0:
         yield ("max_abandoned",), f"max_abandoned must be at least 0, and is {suite.max_abandoned}"
     yield from _timeout_problems(suite)

@@ -40,6 +40,19 @@ class TimeoutsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CreditConfig:
+    """What a turn is credited with, when it is judged by what came after it.
+
+    A turn's reward is what the environment gave for it, times the weight of "env"; what the score has
+    beyond those is the last turn's.
+    """
+
+    per: Literal["trajectory", "turn"] = "trajectory"  # one advantage for all, or one for each turn
+    discount: float = 1.0  # of a turn's reward, per turn, in the return of an earlier one
+    baseline: Literal["trajectory", "turn"] = "trajectory"  # the others' whole returns, or theirs from the same turn on
+
+
+@dataclass(frozen=True, slots=True)
 class SuiteConfig:
     """One suite: an environment, how much of it, how it is sampled and scored."""
 
@@ -56,6 +69,9 @@ class SuiteConfig:
     max_abandoned: int = 8  # abandoned threads after which its episodes run in processes
     timeouts: TimeoutsConfig = TimeoutsConfig()
     algorithm: str | None = None  # default: the trainer's
+    algorithm_options: Mapping[str, Any] = field(default_factory=dict)  # over the trainer's, where it is the same
+    learning_weight: float = 1.0  # scales its part of the loss
+    credit: CreditConfig = CreditConfig()
     options: Mapping[str, Any] = field(default_factory=dict)  # the environment's; `tunix hub show ID` lists them
     allow_truncated_sampling: bool = False  # train on top-k, top-p or min-p samples
 
@@ -75,7 +91,10 @@ class TrainerConfig:
     max_grad_norm: float = 1.0  # a longer gradient is scaled down to it
     rows: int = 8  # rows of a micro-batch
     row_tokens: int = 512  # tokens of a row; a longer sample is refused
-    old_logp: Literal["behaviour"] = "behaviour"  # the ratio is taken to what sampled the token
+    old_logp: Literal["behaviour", "proximal"] = "behaviour"  # to what the ratio is: what sampled, or the step's start
+    epochs: int = 1  # how often a step passes over its samples
+    minibatches: int = 1  # updates an epoch is shared out to, by groups
+    reference: str = ""  # the model that a KL or a teacher is, as `model` names one; default: the run's first weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +97,33 @@ def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy, run_dir: Pat
 
 
 def algorithms(config: RunConfig, hub: Hub) -> dict[str, Any]:
-    """Each suite's algorithm, one object per distinct id so that equal ones share their step."""
+    """Each suite's algorithm, one object where id and options are the same, so that these share their step.
+
+    Raises:
+        UnknownIdError: nothing installed has this id.
+        UsageError: an option that the algorithm does not take, or its value.
+    """
     made: dict[str, Any] = {}
     chosen: dict[str, Any] = {}
     for suite in config.suites:
         identity = suite.algorithm or config.trainer.algorithm
-        if identity not in made:
-            options = config.trainer.options if identity == config.trainer.algorithm else {}
-            made[identity] = hub.load_object("algorithms", identity)(**options)
-        chosen[suite.name] = made[identity]
+        options = dict(config.trainer.options) if identity == config.trainer.algorithm else {}
+        options |= suite.algorithm_options
+        key = f"{identity} {sorted(options.items())}"
+        if key not in made:
+            made[key] = _algorithm(identity, options, hub)
+        chosen[suite.name] = made[key]
     return chosen
+
+
+def _algorithm(identity: str, options: Mapping[str, Any], hub: Hub) -> Any:
+    make, listed = hub.load_object("algorithms", identity), list(hub.find("algorithms", identity).options)
+    taken = signature(make).parameters
+    for name in options:
+        if name not in taken and all(p.kind is not Parameter.VAR_KEYWORD for p in taken.values()):
+            near, known = did_you_mean(name, listed), ", ".join(listed) or "none"
+            raise UsageError(f"{identity} has no option {name!r}.{near} It takes: {known}.")
+    return make(**options)
 
 
 def greedy(sampling: Sampling) -> Sampling:

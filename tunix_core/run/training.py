@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tunix_core.config import RunConfig, dump_config
 from tunix_core.contracts import Context
 from tunix_core.errors import CheckpointError, NoSignal, Stalled
@@ -77,12 +79,15 @@ class Training:
         self.config, self.hub, self.run_dir = config, hub, run_dir
         self.benches = {bench.config.name: bench for bench in benches}
         self.policy = open_model(config.model, hub, config.model_options)
+        self.algorithms = algorithms(config, hub)
         self.learner = Trainer(
             self.policy.model,
             self.policy.params,
-            algorithms(config, hub),
+            self.algorithms,
             config.trainer,
+            suites=config.suites,
             temperatures={suite.name: suite.sampling.temperature for suite in config.suites},
+            reference=self._reference(),
             steps=config.steps,
         )
         self.checkpoints = Checkpoints(run_dir.checkpoints, keep=config.checkpoint.keep)
@@ -116,6 +121,13 @@ class Training:
         return self._finish(before, after, train_s, eval_s)
 
     # ---- opening ----
+    def _reference(self) -> tuple[Any, Any] | None:
+        """The model that `trainer.reference` names, with its weights."""
+        if not self.config.trainer.reference:
+            return None
+        policy = open_model(self.config.trainer.reference, self.hub, {})
+        return policy.model, policy.params
+
     async def _open(self, stack: AsyncExitStack, saved: Mapping[str, Any]) -> None:
         from tunix_core.engine import make_engine
         from tunix_core.trajectory_queue import TrajectoryQueue
@@ -267,13 +279,17 @@ class Training:
         self.progress.step(row)
         self.trackers.log(step, row)
         self.hub.hooks.notify("tunix_train_step", ctx=self._context(), metrics=row)
-        self.silent_steps = 0 if any(group.has_signal for group in groups) else self.silent_steps + 1
+        self.silent_steps = 0 if any(map(self._teaches, groups)) else self.silent_steps + 1
         if self.silent_steps >= self.config.scheduler.no_signal_steps:
             raise NoSignal(
                 f"{self.silent_steps} steps in a row, every group's samples scored the same, so nothing can be "
                 f"learned. Look at {self.run_dir.path}/trajectories.jsonl: tasks too hard or too easy, a reward that "
                 f"is constant, or a temperature too low."
             )
+
+    def _teaches(self, group: Group) -> bool:
+        """Whether something can be learned: scores differ, or the algorithm doesn't compare them."""
+        return group.has_signal or bool(np.any(self.algorithms[group.suite].advantages(np.ones(2))))
 
     def _remember(self) -> None:
         """What a checkpoint of the current weights must hold besides them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
+import jax.numpy as jnp
 import optax
 
 from tunix_core.config import TrainerConfig
@@ -12,7 +13,16 @@ from tunix_core.errors import UsageError, did_you_mean
 
 
 def make_schedule(config: TrainerConfig, steps: int) -> optax.Schedule:
-    """Optimizer steps taken -> learning rate: up from 0 over `warmup_steps`, then as `schedule` says until `steps`."""
+    """Optimizer updates taken -> learning rate: up from 0 over `warmup_steps`, then as `schedule` says until `steps`.
+
+    A step has epochs · minibatches updates, all at one rate.
+    """
+    updates = config.epochs * config.minibatches
+    by_step = _by_step(config, steps)
+    return by_step if updates == 1 else lambda taken: by_step(jnp.asarray(taken) // updates)
+
+
+def _by_step(config: TrainerConfig, steps: int) -> optax.Schedule:
     rate, warmup = config.learning_rate, config.warmup_steps
     rest = max(steps - warmup, 1)
     after = {

@@ -1,12 +1,14 @@
 """Samples of any length become micro-batches of one shape.
 
 A branch of a trajectory is a segment: it lies whole in one row, its positions count from 0, and
-nothing is cut. The branches of a trajectory share a micro-batch, so that sums over a sample are whole.
+nothing is cut. The branches of a trajectory share a micro-batch, so that sums over a sample are whole;
+so do the samples that are added as one.
 The mask is what the spans said, never a length.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,16 +22,16 @@ class Sample:
 
     Attributes:
         branches: its rows; each starts with a forced token, since a first token has nothing before it.
-        advantage: of every trained token.
+        advantage: of every trained token; an array [T] has one for each, in order.
         temperature: at which it was sampled, > 0.
     """
 
     branches: tuple[Row, ...]
-    advantage: float
+    advantage: float | np.ndarray
     temperature: float
 
     @classmethod
-    def of(cls, trajectory: Trajectory, advantage: float, temperature: float) -> Sample:
+    def of(cls, trajectory: Trajectory, advantage: float | np.ndarray, temperature: float) -> Sample:
         """The branches with something to train. Raises ValueError when one starts with a sampled token."""
         branches = tuple(row for row in trajectory.rows() if row.mask.any())
         if any(row.mask[0] for row in branches):
@@ -46,6 +48,29 @@ class Sample:
 
 
 Place = tuple[int, int]  # row, first column
+Unit = tuple[Sample, ...]  # what shares a micro-batch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A micro-batch, and where in it each sample's branches lie."""
+
+    batch: Batch
+    places: Mapping[Sample, Sequence[Place]]
+
+    def gather(self, values: np.ndarray) -> dict[Sample, np.ndarray]:
+        """[R, T] -> the values at each sample's trained tokens, in order."""
+        return {
+            sample: np.concatenate([values[here] for here in _trained(sample, places)])
+            for sample, places in self.places.items()
+        }
+
+    def scatter(self, values: Mapping[Sample, np.ndarray]) -> np.ndarray:
+        """What `gather` took apart, as float32 [R, T]; 0 elsewhere."""
+        found = np.zeros(self.batch.mask.shape, np.float32)
+        for sample, places in self.places.items():
+            _spread(found, values[sample], sample, places)
+        return found
 
 
 class Packer:
@@ -60,44 +85,57 @@ class Packer:
 
     def __init__(self, rows: int, row_tokens: int) -> None:
         self._rows, self._row_tokens = rows, row_tokens
-        self._pending: list[Sample] = []
+        self._pending: list[Unit] = []
 
-    def fits(self, sample: Sample) -> bool:
-        """Whether an empty micro-batch has room for all branches of the sample."""
-        return self._places(sample, [0] * self._rows) is not None
+    def fits(self, *samples: Sample) -> bool:
+        """Whether an empty micro-batch has room for all branches of the samples."""
+        return self._places(samples, [0] * self._rows) is not None
 
-    def add(self, sample: Sample) -> Batch | None:
-        """Takes a sample that fits; gives a micro-batch when enough is pending. Raises ValueError when it doesn't."""
-        if not self.fits(sample):
-            raise ValueError(f"a sample of {sample.tokens} tokens does not fit {self._rows} x {self._row_tokens}")
-        self._pending.append(sample)
-        enough = sum(s.tokens for s in self._pending) > 2 * self._rows * self._row_tokens
-        return self._fill() if enough else None
+    def add(self, *samples: Sample) -> Batch | None:
+        """Takes samples that fit, as one; gives a micro-batch when enough is pending.
+
+        Raises:
+            ValueError: they don't fit.
+        """
+        if not self.fits(*samples):
+            raise ValueError(f"a sample of {_tokens(samples)} tokens does not fit {self._rows} x {self._row_tokens}")
+        self._pending.append(samples)
+        enough = sum(map(_tokens, self._pending)) > 2 * self._rows * self._row_tokens
+        return self._fill().batch if enough else None
 
     def flush(self) -> list[Batch]:
         """All that is pending, padded."""
-        batches = []
+        return [packed.batch for packed in self._rest()]
+
+    def pack(self, units: Sequence[Unit]) -> list[Packed]:
+        """All of the units that fit, and what was pending, at once; what doesn't fit is left out."""
+        self._pending += [unit for unit in units if self.fits(*unit)]
+        return self._rest()
+
+    def _rest(self) -> list[Packed]:
+        found = []
         while self._pending:
-            batches.append(self._fill())
-        return batches
+            found.append(self._fill())
+        return found
 
-    def _fill(self) -> Batch:
-        used, placed, left = [0] * self._rows, list[tuple[Sample, list[Place]]](), list[Sample]()
-        for sample in sorted(self._pending, key=lambda s: s.tokens, reverse=True):
-            places = self._places(sample, used)
+    def _fill(self) -> Packed:
+        used, placed, left = [0] * self._rows, list[tuple[Unit, list[Place]]](), list[Unit]()
+        for unit in sorted(self._pending, key=_tokens, reverse=True):
+            places = self._places(unit, used)
             if places is None:
-                left.append(sample)
+                left.append(unit)
                 continue
-            for (row, start), branch in zip(places, sample.branches, strict=True):
+            branches = (branch for sample in unit for branch in sample.branches)
+            for (row, start), branch in zip(places, branches, strict=True):
                 used[row] = start + len(branch.tokens)
-            placed.append((sample, places))
+            placed.append((unit, places))
         self._pending = left
-        return _batch(placed, self._rows, self._row_tokens)
+        return _packed(placed, self._rows, self._row_tokens)
 
-    def _places(self, sample: Sample, used: list[int]) -> list[Place] | None:
+    def _places(self, unit: Unit, used: list[int]) -> list[Place] | None:
         """The first row with room for each branch in turn, or None when one finds no row."""
         ends, places = list(used), list[Place]()
-        for branch in sample.branches:
+        for branch in (branch for sample in unit for branch in sample.branches):
             length = len(branch.tokens)
             row = next((r for r, end in enumerate(ends) if end + length <= self._row_tokens), None)
             if row is None:
@@ -115,6 +153,7 @@ def empty_batch(rows: int, row_tokens: int) -> Batch:
         positions=np.zeros(shape, np.int32),
         segment_ids=np.zeros(shape, np.int32),
         sequence_ids=np.full(shape, most, np.int32),
+        group_ids=np.full(shape, most, np.int32),
         mask=np.zeros(shape, np.float32),
         behaviour_logp=np.zeros(shape, np.float32),
         advantages=np.zeros(shape, np.float32),
@@ -124,23 +163,52 @@ def empty_batch(rows: int, row_tokens: int) -> Batch:
     )
 
 
-def _batch(samples: list[tuple[Sample, list[Place]]], rows: int, row_tokens: int) -> Batch:
-    batch = empty_batch(rows, row_tokens)
+def _packed(units: list[tuple[Unit, list[Place]]], rows: int, row_tokens: int) -> Packed:
+    batch, found = empty_batch(rows, row_tokens), dict[Sample, Sequence[Place]]()
     segments = [0] * rows
-    for sequence, (sample, places) in enumerate(samples):
-        for (row, start), branch in zip(places, sample.branches, strict=True):
-            segments[row] += 1
-            here = row, slice(start, start + len(branch.tokens))
-            batch.tokens[here] = branch.tokens
-            batch.positions[here] = np.arange(len(branch.tokens))
-            batch.segment_ids[here] = segments[row]
-            batch.sequence_ids[here] = sequence
-            batch.mask[here] = branch.mask
-            batch.behaviour_logp[here] = branch.logprobs
-            batch.advantages[here] = sample.advantage
-            batch.versions[here] = branch.versions
-            batch.temperature[here] = sample.temperature
-    return batch
+    for group, (unit, places) in enumerate(units):
+        following = iter(places)
+        for sample in unit:
+            found[sample] = [next(following) for _ in sample.branches]
+            for branch, place in zip(sample.branches, found[sample], strict=True):
+                segments[place[0]] += 1
+                here = _put(batch, branch, place)
+                batch.segment_ids[here] = segments[place[0]]
+                batch.sequence_ids[here] = len(found) - 1
+                batch.group_ids[here] = group
+                batch.temperature[here] = sample.temperature
+            _spread(batch.advantages, sample.advantage, sample, found[sample])
+    return Packed(batch, found)
+
+
+def _put(batch: Batch, branch: Row, place: Place) -> tuple[int, slice]:
+    row, start = place
+    here = row, slice(start, start + len(branch.tokens))
+    batch.tokens[here] = branch.tokens
+    batch.positions[here] = np.arange(len(branch.tokens))
+    batch.mask[here] = branch.mask
+    batch.behaviour_logp[here] = branch.logprobs
+    batch.versions[here] = branch.versions
+    return here
+
+
+def _trained(sample: Sample, places: Sequence[Place]) -> list[tuple[int, np.ndarray]]:
+    """(row, columns) of the trained tokens of each branch."""
+    return [
+        (row, start + np.flatnonzero(branch.mask)) for branch, (row, start) in zip(sample.branches, places, strict=True)
+    ]
+
+
+def _spread(target: np.ndarray, values: float | np.ndarray, sample: Sample, places: Sequence[Place]) -> None:
+    """Writes one value, or one for each trained token in order, into [R, T]."""
+    each, done = np.broadcast_to(values, sample.trained_tokens), 0
+    for row, columns in _trained(sample, places):
+        target[row, columns] = each[done : done + len(columns)]
+        done += len(columns)
+
+
+def _tokens(samples: Unit) -> int:
+    return sum(sample.tokens for sample in samples)
 
 
 def fresh_tokens(batch: Batch, version: int) -> np.ndarray:

@@ -23,20 +23,20 @@ Sum = tuple[Array, Array]  # (sum, count)
 
 
 class Sums(NamedTuple):
-    """What micro-batches add up to, for one algorithm.
+    """What micro-batches add up to, for one loss.
 
     Attributes:
         gradient: of the numerator; a pytree like the parameters.
         numerator, denominator: scalars.
         metrics: (sum, count) by name.
-        gap_max: the largest |Δ log-probability| to the engine over fresh tokens.
+        maxima: scalars >= 0 by name.
     """
 
     gradient: Params
     numerator: Array
     denominator: Array
     metrics: dict[str, Sum]
-    gap_max: Array
+    maxima: dict[str, Array]
 
 
 class Report(NamedTuple):
@@ -48,11 +48,11 @@ class Report(NamedTuple):
     numerators: dict[str, Array]
     denominators: dict[str, Array]
     metrics: dict[str, dict[str, Sum]]
-    gap_max: Array
+    maxima: dict[str, dict[str, Array]]
 
 
 class Accumulate(NamedTuple):
-    """One algorithm's part of a step. `batch` has the arrays of types.Batch and "fresh", bool [R, T].
+    """One loss's part of a step. `batch` has the arrays of types.Batch and what the loss needs besides.
 
     Attributes:
         zeros: (params, batch) -> zero sums for a batch of these shapes.
@@ -67,6 +67,12 @@ class Accumulate(NamedTuple):
 
 
 Update = Callable[..., tuple[Params, Any, Array, dict[str, Sums], Report]]
+Terms = Callable[[Params, Arrays], LossTerms]
+
+
+def forward_arrays(batch: Arrays) -> dict[str, Any]:
+    """What log-probabilities and values depend on."""
+    return {name: batch[name] for name in ("tokens", "positions", "segment_ids", "temperature")}
 
 
 def token_logprobs(model: Model, params: Params, batch: Arrays) -> tuple[Array, Array]:
@@ -84,37 +90,64 @@ def token_logprobs(model: Model, params: Params, batch: Arrays) -> tuple[Array, 
     return jnp.pad(chosen - total, first), jnp.pad(entropy, first)
 
 
-def make_accumulate(model: Model, algorithm: Algorithm) -> Accumulate:
-    """What accumulates an algorithm's micro-batches."""
+def token_values(model: Model, params: Mapping[str, Params], batch: Arrays) -> Array:
+    """The critic's value of the state in which each token was chosen: float32 [R, T]; masked where there is none.
+
+    Args:
+        params: "trunk", parameters of `model`, and its "head" [D] and "bias".
+    """
+    hidden = model.forward(params["trunk"], batch["tokens"], batch["positions"], batch["segment_ids"])
+    values = hidden[:, :-1].astype(jnp.float32) @ params["head"] + params["bias"]
+    return jnp.pad(values, ((0, 0), (1, 0)))
+
+
+def make_accumulate(model: Model, algorithm: Algorithm, old_logp: str = "behaviour") -> Accumulate:
+    """What accumulates an algorithm's micro-batches. `batch` also has "fresh", bool, and "staleness" [R, T].
+
+    Args:
+        old_logp: "behaviour", or "proximal": the batch's "old_logp", or without one, since nothing was
+            updated yet, the log-probabilities themselves.
+    """
 
     def terms_of(logp: Array, batch: Arrays) -> LossTerms:
-        given = {"entropy": jnp.zeros_like(logp), **batch, "old_logp": batch["behaviour_logp"], "sequences": logp.size}
-        return algorithm.loss(logp, given)
+        old = batch["behaviour_logp"] if old_logp == "behaviour" else jax.lax.stop_gradient(logp)
+        return algorithm.loss(logp, {"old_logp": old, **batch, "sequences": logp.size})
 
-    def numerator(params: Params, batch: Arrays) -> tuple[Array, Sums]:
+    def terms(params: Params, batch: Arrays) -> LossTerms:
         logp, entropy = token_logprobs(model, params, batch)
-        terms = terms_of(logp, {**batch, "entropy": entropy})
+        found = terms_of(logp, {**batch, "entropy": entropy})
         gap = jnp.where(batch["fresh"], jnp.abs(logp - batch["behaviour_logp"]), 0.0)
         own: dict[str, Sum] = {
             "entropy": (masked_sum(entropy, batch["mask"]), jnp.sum(batch["mask"])),
             "agreement_mean": (jnp.sum(gap), jnp.sum(batch["fresh"], dtype=jnp.float32)),
         }
-        sums = Sums(None, terms.numerator, terms.denominator, {**own, **terms.metrics}, jnp.max(gap))
-        return terms.numerator, sums
+        maxima = {"agreement_max": jnp.max(gap), **found.maxima}
+        return found._replace(metrics={**own, **found.metrics}, maxima=maxima)
+
+    def count(denominator: Array, batch: Arrays) -> Array:
+        unused = dict.fromkeys(("entropy", "reference_logp"), jnp.zeros_like(batch["behaviour_logp"]))
+        return denominator + terms_of(batch["behaviour_logp"], {**unused, **batch}).denominator
+
+    return Accumulate(*accumulation(terms), jax.jit(count))
+
+
+def accumulation(terms: Terms) -> tuple[Callable[[Params, Arrays], Sums], Callable[[Sums, Params, Arrays], Sums]]:
+    """`zeros` and `add` of `Accumulate` for any loss of parameters and a batch."""
+
+    def numerator(params: Params, batch: Arrays) -> tuple[Array, Sums]:
+        found = terms(params, batch)
+        return found.numerator, Sums(None, found.numerator, found.denominator, dict(found.metrics), dict(found.maxima))
 
     def add(sums: Sums, params: Params, batch: Arrays) -> Sums:
         (_, one), gradient = jax.value_and_grad(numerator, has_aux=True)(params, batch)
-        total = jax.tree.map(jnp.add, sums._replace(gap_max=0.0), one._replace(gradient=gradient, gap_max=0.0))
-        return total._replace(gap_max=jnp.maximum(sums.gap_max, one.gap_max))
+        total = jax.tree.map(jnp.add, sums, one._replace(gradient=gradient))
+        return total._replace(maxima=jax.tree.map(jnp.maximum, sums.maxima, one.maxima))
 
     def zeros(params: Params, batch: Arrays) -> Sums:
         _, shapes = jax.eval_shape(numerator, params, batch)
         return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes._replace(gradient=params))
 
-    def count(denominator: Array, batch: Arrays) -> Array:
-        return denominator + terms_of(batch["behaviour_logp"], batch).denominator
-
-    return Accumulate(zeros, jax.jit(add, donate_argnums=0), jax.jit(count))
+    return zeros, jax.jit(add, donate_argnums=0)
 
 
 def make_update(optimizer: optax.GradientTransformation, schedule: optax.Schedule) -> Update:
@@ -141,7 +174,7 @@ def make_update(optimizer: optax.GradientTransformation, schedule: optax.Schedul
             {k: s.numerator for k, s in sums.items()},
             {k: s.denominator for k, s in sums.items()},
             {k: s.metrics for k, s in sums.items()},
-            jnp.max(jnp.stack([s.gap_max for s in sums.values()])),
+            {k: s.maxima for k, s in sums.items()},
         )
         params, state = jax.tree.map(
             partial(jnp.where, good), (optax.apply_updates(params, steps), stepped), (params, state)

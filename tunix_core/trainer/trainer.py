@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tunix_core.config import TrainerConfig
+from tunix_core.config import SuiteConfig, TrainerConfig
 from tunix_core.contracts import Algorithm, Model, Params, Weights
 from tunix_core.errors import UsageError
+from tunix_core.trainer.critic import CriticLearner
+from tunix_core.trainer.lanes import Arrays, Lane, Measure, Member, Part, arrays_of
 from tunix_core.trainer.optimizer import make_optimizer, make_schedule
-from tunix_core.trainer.packing import Packer, Sample, empty_batch, fresh_tokens
-from tunix_core.trainer.steps import Accumulate, Report, Sum, Sums, make_accumulate, make_update
-from tunix_core.types import Batch, Group, staleness
+from tunix_core.trainer.outcomes import decide, outcome_of
+from tunix_core.trainer.packing import Packer, Sample, empty_batch
+from tunix_core.trainer.steps import Report, forward_arrays, make_accumulate, make_update, token_logprobs
+from tunix_core.trainer.tally import Tally, explained_variance, losses, means, updates
+from tunix_core.types import Batch, Group
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +29,8 @@ class TrainerState:
 
     Attributes:
         params: pytree of arrays.
-        optimizer: pytree of arrays; what optax keeps, and how many steps it took.
+        optimizer: pytree of arrays; what optax keeps, and how many updates it took; critics and adaptive
+            numbers, where there are any.
         version: the policy version of `params`.
     """
 
@@ -34,62 +39,27 @@ class TrainerState:
     version: int
 
 
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """One algorithm's way through a step: its open micro-batches and its sums.
-
-    `idle` holds the samples without a gradient, which are only counted.
-    """
-
-    label: str
-    algorithm: Algorithm
-    packer: Packer
-    idle: Packer
-    functions: Accumulate
-    sums: Sums
-    groups: int = 0
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What is counted on the host during a step."""
-
-    groups: int = 0
-    sequences: int = 0
-    refused: int = 0
-    batches: int = 0
-    packed_tokens: int = 0
-    trained_tokens: int = 0
-    idle_tokens: int = 0
-    staleness_sum: int = 0
-    staleness_max: int = 0
-
-    def batch(self, batch: Batch, version: int) -> None:
-        self.batches += 1
-        self.packed_tokens += int((batch.segment_ids > 0).sum())
-        for sampled, tokens in zip(*np.unique(batch.versions[batch.mask > 0], return_counts=True), strict=True):
-            late = staleness(version, int(sampled))
-            self.trained_tokens += int(tokens)
-            self.staleness_sum += int(tokens) * late
-            self.staleness_max = max(self.staleness_max, late)
-
-
 class Trainer:
     """Accumulates groups into one gradient and steps an optimizer; satisfies contracts.Learner.
 
-    Not for use from two threads at once.
+    Not for use from two threads at once. Gradients are computed as groups come, unless an algorithm has
+    to see the whole step, or a step has several updates: then `apply` computes them.
 
     Args:
         model: the policy as pure functions.
         params: its weights; never written to.
-        algorithms: each suite's algorithm. Suites that share one share its denominator.
+        algorithms: each suite's algorithm. Suites that share one, and a learning weight, share its denominator.
         config: optimizer, schedule, and the shape of a micro-batch.
-        steps: optimizer steps of the whole run, for the schedule.
+        steps: of the whole run, for the schedule.
+        suites: how each suite is credited, and how much it weighs; the defaults where not given.
         temperatures: at which each suite samples; 1 where not given.
+        reference: the model, with its weights, that an algorithm's `needs_reference` means; None: the
+            policy with `params`.
         version: the policy version of `params`.
 
     Raises:
-        UsageError: an optimizer there is not, or a temperature that is not positive.
+        UsageError: an optimizer there is not, a temperature that is not positive, a reference of another
+            vocabulary, or an algorithm that means nothing with the config's `old_logp`.
     """
 
     def __init__(
@@ -100,50 +70,60 @@ class Trainer:
         config: TrainerConfig,
         *,
         steps: int,
+        suites: Sequence[SuiteConfig] = (),
         temperatures: Mapping[str, float] | None = None,
+        reference: tuple[Model, Params] | None = None,
         version: int = 0,
     ) -> None:
         self.version = version
-        self._config = config
+        self._model, self._config, self._steps = model, config, steps
+        self._suites = {suite: SuiteConfig("", suite) for suite in algorithms} | {s.name: s for s in suites}
         self._temperatures = _checked(temperatures or {})
         self._params = jax.tree.map(jnp.asarray, params)
+        self._reference = _reference(model, self._params, reference)
         schedule = make_schedule(config, steps)
         optimizer = make_optimizer(config, schedule)
         self._optimizer = jax.jit(optimizer.init)(self._params), jnp.zeros((), jnp.int32)
         self._update = make_update(optimizer, schedule)
-        self._lanes = self._make_lanes(model, algorithms)
-        self._tally = _Tally()
+        self._lanes = self._make_lanes(algorithms)
+        self._tally = Tally()
 
     def accumulate(self, group: Group) -> None:
         """Takes a group's survivors; computes gradients whenever a micro-batch is full.
 
         A sample with a branch longer than a row is left out and counted, never cut; its score still
-        counts in its group's statistics.
+        counts in its group's statistics, unless these wait for the whole step.
         """
-        lane, survivors = self._lanes[group.suite], group.survivors
+        lane, credit = self._lanes[group.suite], self._suites[group.suite].credit
         lane.groups += 1
         self._tally.groups += 1
-        scores = np.array([t.score.value for t in survivors if t.score], np.float64)
-        advantages = lane.algorithm.advantages(scores) if len(scores) else scores
-        temperature = self._temperatures.get(group.suite, 1.0)
-        for trajectory, advantage in zip(survivors, advantages, strict=True):
-            self._take(lane, Sample.of(trajectory, float(advantage), temperature))
+        members = self._members(group, lane)
+        if lane.waits:
+            kept = [m for m in members if m.outcome.tokens and self._fits(lane, m.sample)]
+            lane.held.append((kept, credit))
+            return
+        outcomes = decide(lane.algorithm, [m.outcome for m in members], credit)
+        self._tally.outcomes(outcomes)
+        samples = [replace(m.sample, advantage=o.advantages) for m, o in zip(members, outcomes, strict=True)]
+        self._take(lane, [sample for sample in samples if self._fits(lane, sample)])
 
     def apply(self) -> Mapping[str, float]:
-        """Flushes what is pending, takes the optimizer step, and gives the step's metrics.
+        """Flushes what is pending, takes the step's updates, and gives the step's metrics.
 
         `version` goes up by one in any case. Where no token was trained or the gradient is not
         finite, the parameters stay as they are and the metric "skipped" is 1.
         """
+        metrics = dict[str, float]()
+        parts: list[list[tuple[Lane, Part]]] = [[] for _ in range(self._config.minibatches)]
         for lane in self._distinct():
-            for batch in lane.packer.flush():
-                self._add(lane, batch)
-            for batch in lane.idle.flush():
-                self._count(lane, batch)
-        report: Report = jax.device_get(self._step(self._shares()))
-        tally, self._tally = self._tally, _Tally()
+            self._flush(lane)
+            metrics |= self._close(lane, parts)
+        reports = self._pass_over(parts)
+        metrics |= self._adapt(reports)
+        shares, tally, self._tally = self._shares(reset=True), self._tally, Tally()
         self.version += 1
-        return {**_losses(report, self._shares(reset=True)), **_means(report), **self._counts(tally)}
+        counts = tally.metrics(self._config.rows * self._config.row_tokens)
+        return {**losses(reports, shares), **means(reports), **updates(reports), **metrics, **counts}
 
     def weights(self) -> Weights:
         """The newest parameters and their version. What was given before stays valid."""
@@ -155,63 +135,157 @@ class Trainer:
         Groups accumulated since the last `apply` are not in it: they count as untrained. The
         optimizer's arrays are valid until the next `apply`.
         """
-        return TrainerState(self._params, self._optimizer, self.version)
+        lanes = {f"lane{i}": lane.state() for i, lane in enumerate(self._distinct()) if lane.state()}
+        return TrainerState(self._params, (*self._optimizer, lanes) if lanes else self._optimizer, self.version)
 
     def restore(self, state: TrainerState) -> None:
         """Goes on from a state of the same shapes."""
         self._params = jax.tree.map(jnp.asarray, state.params)
-        self._optimizer = jax.tree.map(jnp.asarray, state.optimizer)
+        optimizer, taken, *lanes = jax.tree.map(jnp.asarray, state.optimizer)
+        self._optimizer = optimizer, taken
+        for i, lane in enumerate(self._distinct()):
+            if lane.state():
+                lane.restore(lanes[0][f"lane{i}"])
         self.version = state.version
 
     def warm_up(self) -> None:
         """Compiles what a step runs; to be called before the first group. Changes nothing."""
-        params = self._params
+        params, padding = self._params, empty_batch(self._config.rows, self._config.row_tokens)
         for lane in self._distinct():
-            padding = empty_batch(self._config.rows, self._config.row_tokens)
-            self._compute(lane, padding)
-            self._count(lane, padding)
+            arrays = lane.measured(padding, self.version)
+            if lane.critic:
+                arrays["returns"] = padding.advantages
+            lane.add(params, arrays)
+            if lane.algorithm.idle_at_zero and not lane.waits:
+                lane.count(lane.arrays(padding, self.version))
         jax.block_until_ready(self._step({lane.label: 0.0 for lane in self._distinct()}))
         self._params = params
 
-    def _make_lanes(self, model: Model, algorithms: Mapping[str, Algorithm]) -> dict[str, _Lane]:
-        rows, row_tokens = self._config.rows, self._config.row_tokens
-        made: dict[Algorithm, _Lane] = {}
+    # ---- lanes ----
+    def _make_lanes(self, algorithms: Mapping[str, Algorithm]) -> dict[str, Lane]:
+        made: dict[tuple[Algorithm, float], Lane] = {}
+        found: dict[str, Lane] = {}
         for suite, algorithm in algorithms.items():
-            if algorithm not in made:
-                functions = make_accumulate(model, algorithm)
+            key = algorithm, self._suites[suite].learning_weight
+            if key not in made:
                 taken = {lane.label for lane in made.values()}
                 label = algorithm.id if algorithm.id not in taken else f"{algorithm.id}@{suite}"
-                sums = functions.zeros(self._params, _arrays(empty_batch(rows, row_tokens), self.version))
-                packers = Packer(rows, row_tokens), Packer(rows, row_tokens)
-                made[algorithm] = _Lane(label, algorithm, *packers, functions, sums)
-        return {suite: made[algorithm] for suite, algorithm in algorithms.items()}
+                made[key] = self._make_lane(label, *key)
+            found[suite] = made[key]
+        return found
 
-    def _distinct(self) -> list[_Lane]:
+    def _make_lane(self, label: str, algorithm: Algorithm, weight: float) -> Lane:
+        config = self._config
+        if algorithm.needs_proximal and config.old_logp == "behaviour":
+            raise UsageError(
+                f"{algorithm.id} weighs tokens by exp(old_logp − behaviour_logp), which is 1 with "
+                'trainer.old_logp = "behaviour": set it to "proximal", or leave the correction out'
+            )
+        critic, adaptive = None, {each.name: each.start for each in algorithm.adaptive}
+        functions = make_accumulate(self._model, algorithm, config.old_logp)
+        padding = empty_batch(config.rows, config.row_tokens)
+        computed = ("reference_logp", "old_logp", "old_values", "returns")
+        shapes = arrays_of(padding, 0) | dict.fromkeys(computed, padding.behaviour_logp) | adaptive
+        if algorithm.critic:
+            critic = CriticLearner(self._model, algorithm.critic, self._params, config, self._steps, shapes)
+        return Lane(
+            label=label,
+            algorithm=algorithm,
+            weight=weight,
+            functions=functions,
+            sums=functions.zeros(self._params, shapes),
+            packer=Packer(config.rows, config.row_tokens),
+            idle=Packer(config.rows, config.row_tokens),
+            measures=self._measures(algorithm, critic),
+            waits=algorithm.over_step is not None or self._several_updates,
+            critic=critic,
+            adaptive=adaptive,
+        )
+
+    def _measures(self, algorithm: Algorithm, critic: CriticLearner | None) -> dict[str, Measure]:
+        found: dict[str, Measure] = {}
+        if algorithm.needs_reference:
+            found["reference_logp"] = self._reference
+        if self._config.old_logp == "proximal" and self._several_updates:
+            measure = _logprobs(self._model)
+            found["old_logp"] = lambda arrays: measure(self._params, arrays)
+        if critic:
+            found["old_values"] = critic.values
+        return found
+
+    @property
+    def _several_updates(self) -> bool:
+        return self._config.epochs * self._config.minibatches > 1
+
+    def _distinct(self) -> list[Lane]:
         return list({lane.label: lane for lane in self._lanes.values()}.values())
 
-    def _take(self, lane: _Lane, sample: Sample) -> None:
-        if not lane.packer.fits(sample):
-            self._tally.refused += 1
-            return
-        self._tally.sequences += 1
-        if lane.algorithm.idle_at_zero and sample.advantage == 0:
-            self._tally.idle_tokens += sample.trained_tokens
-            self._count(lane, lane.idle.add(sample))
-        else:
-            self._add(lane, lane.packer.add(sample))
+    # ---- groups in ----
+    def _members(self, group: Group, lane: Lane) -> list[Member]:
+        temperature = self._temperatures.get(group.suite, 1.0)
+        env_weight = sum(part.weight for part in self._suites[group.suite].rewards if part.id == "env")
+        found = []
+        for trajectory in group.survivors:
+            sample = Sample.of(trajectory, 0.0, temperature)
+            found.append(Member(sample, outcome_of(trajectory, sample.branches, env_weight, lane.adaptive)))
+        return found
 
-    def _add(self, lane: _Lane, batch: Batch | None) -> None:
+    def _fits(self, lane: Lane, sample: Sample) -> bool:
+        fits = lane.packer.fits(sample)
+        self._tally.sequences += fits
+        self._tally.refused += not fits
+        return fits
+
+    def _take(self, lane: Lane, samples: Sequence[Sample]) -> None:
+        active = list[Sample]()
+        for sample in samples:
+            if lane.algorithm.idle_at_zero and not np.any(sample.advantage):
+                self._tally.idle_tokens += sample.trained_tokens
+                self._count(lane, lane.idle.add(sample))
+            else:
+                active.append(sample)
+        for unit in lane.units(active):
+            self._add(lane, lane.packer.add(*unit))
+
+    def _flush(self, lane: Lane) -> None:
+        for batch in lane.packer.flush():
+            self._add(lane, batch)
+        for batch in lane.idle.flush():
+            self._count(lane, batch)
+
+    def _add(self, lane: Lane, batch: Batch | None) -> None:
         if batch is not None:
             self._tally.batch(batch, self.version)
-            self._compute(lane, batch)
+            lane.add(self._params, lane.measured(batch, self.version))
 
-    def _compute(self, lane: _Lane, batch: Batch) -> None:
-        lane.sums = lane.functions.add(lane.sums, self._params, _arrays(batch, self.version))
-
-    def _count(self, lane: _Lane, batch: Batch | None) -> None:
+    def _count(self, lane: Lane, batch: Batch | None) -> None:
         if batch is not None:
-            counted = lane.functions.count(lane.sums.denominator, _arrays(batch, self.version))
-            lane.sums = lane.sums._replace(denominator=counted)
+            lane.count(lane.arrays(batch, self.version))
+
+    # ---- the step ----
+    def _close(self, lane: Lane, parts: list[list[tuple[Lane, Part]]]) -> dict[str, float]:
+        """Shares out what the lane held to the step's updates."""
+        if not lane.waits:
+            return {}
+        own, outcomes = lane.close(len(parts), self.version)
+        self._tally.outcomes(outcomes)
+        for part, mine in zip(parts, own, strict=True):
+            part.append((lane, mine))
+            for batch, _ in mine:
+                self._tally.batch(batch, self.version)
+        return {"explained_variance": explained_variance(outcomes)} if lane.critic and outcomes else {}
+
+    def _pass_over(self, parts: list[list[tuple[Lane, Part]]]) -> list[Report]:
+        """Adds what was held, and updates after each part, `epochs` times."""
+        reports = list[Report]()
+        for part in parts * self._config.epochs:
+            if reports and not any(mine for _, mine in part):
+                continue  # fewer groups than minibatches
+            for lane, mine in part:
+                for _, arrays in mine:
+                    lane.add(self._params, arrays if not reports else _no_longer_fresh(arrays))
+            reports.append(jax.device_get(self._step(self._shares())))
+        return reports
 
     def _step(self, shares: Mapping[str, float]) -> Report:
         lanes = self._distinct()
@@ -221,30 +295,29 @@ class Trainer:
         self._optimizer = state, taken
         for lane in lanes:
             lane.sums = sums[lane.label]
+            if lane.critic:
+                report.metrics[lane.label].update(lane.critic.update())
         return report
+
+    def _adapt(self, reports: Sequence[Report]) -> dict[str, float]:
+        """Moves the adaptive numbers on; gives what they were in this step."""
+        used = dict[str, float]()
+        for lane in self._distinct():
+            used |= {f"{name}/{lane.label}": value for name, value in lane.adaptive.items()}
+            if any(report.denominators[lane.label] > 0 for report in reports):
+                seen = means(reports, lane.label)
+                moved = {each.name: each.update(lane.adaptive[each.name], seen) for each in lane.algorithm.adaptive}
+                lane.adaptive = {name: float(np.float32(x)) for name, x in moved.items()}  # as a checkpoint keeps it
+        return used
 
     def _shares(self, reset: bool = False) -> dict[str, float]:
         lanes = self._distinct()
         total = max(sum(lane.groups for lane in lanes), 1)
-        shares = {lane.label: lane.groups / total for lane in lanes}
+        shares = {lane.label: lane.weight * lane.groups / total for lane in lanes}
         if reset:
             for lane in lanes:
                 lane.groups = 0
         return shares
-
-    def _counts(self, tally: _Tally) -> dict[str, float]:
-        room = tally.batches * self._config.rows * self._config.row_tokens
-        return {
-            "groups": tally.groups,
-            "trained_sequences": tally.sequences,
-            "trained_tokens": tally.trained_tokens,
-            "idle_tokens": tally.idle_tokens,
-            "refused_sequences": tally.refused,
-            "micro_batches": tally.batches,
-            "fill": tally.packed_tokens / max(room, 1),
-            "staleness_mean": tally.staleness_sum / max(tally.trained_tokens, 1),
-            "staleness_max": tally.staleness_max,
-        }
 
 
 def _checked(temperatures: Mapping[str, float]) -> dict[str, float]:
@@ -257,33 +330,24 @@ def _checked(temperatures: Mapping[str, float]) -> dict[str, float]:
     return dict(temperatures)
 
 
-def _arrays(batch: Batch, version: int) -> dict[str, np.ndarray]:
-    """The batch as a loss sees it, short of what the step computes."""
-    arrays = {name: getattr(batch, name) for name in Batch.__slots__ if name != "sequences"}
-    return {**arrays, "fresh": fresh_tokens(batch, version)}
+def _no_longer_fresh(arrays: Arrays) -> Arrays:
+    """After an update no token was sampled by the parameters as they are."""
+    return arrays | {"fresh": np.zeros_like(arrays["fresh"])}
 
 
-def _losses(report: Report, shares: Mapping[str, float]) -> dict[str, float]:
-    each = {k: _ratio((report.numerators[k], report.denominators[k])) for k in shares}
-    return {"loss": sum(shares[k] * each[k] for k in shares), **{f"loss/{k}": loss for k, loss in each.items()}}
+def _logprobs(model: Model) -> Callable[[Params, Arrays], jax.Array]:
+    """(params, a batch's arrays) -> log-probabilities [R, T]. Jitted; compiled when first used."""
+    measure = jax.jit(lambda params, batch: token_logprobs(model, params, batch)[0])
+    return lambda params, arrays: measure(params, forward_arrays(arrays))
 
 
-def _means(report: Report) -> dict[str, float]:
-    """Means over all tokens of the step; a metric that several algorithms have is pooled."""
-    pooled: dict[str, Sum] = {}
-    for metrics in report.metrics.values():
-        for name, (total, count) in metrics.items():
-            before = pooled.get(name, (0.0, 0.0))
-            pooled[name] = before[0] + total, before[1] + count  # type: ignore[assignment]
-    return {
-        **{name: _ratio(pair) for name, pair in pooled.items()},
-        "agreement_max": float(report.gap_max),
-        "grad_norm": float(report.gradient_norm),
-        "learning_rate": float(report.learning_rate),
-        "skipped": float(not report.applied),
-    }
-
-
-def _ratio(pair: tuple[Any, Any]) -> float:
-    total, count = pair
-    return float(total) / float(count) if count else 0.0
+def _reference(model: Model, params: Params, other: tuple[Model, Params] | None) -> Measure:
+    if other is None:
+        other = model, params
+    if other[0].vocab_size != model.vocab_size:
+        raise UsageError(
+            f"the reference has a vocabulary of {other[0].vocab_size} tokens, the policy of {model.vocab_size}: "
+            "trainer.reference must name a model with the policy's tokenizer"
+        )
+    measure, frozen = _logprobs(other[0]), jax.tree.map(jnp.asarray, other[1])
+    return lambda arrays: measure(frozen, arrays)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import jax.numpy as jnp
+from typing import Unpack
 
 from tunix_core.algorithms import (
     Aggregate,
     Algorithm,
-    LossTerms,
-    check_aggregate,
-    clipped_surrogate,
-    log_ratio,
-    masked_sum,
-    normalised,
-    ratio_metrics,
-    token_weights,
+    Normalise,
+    Shared,
+    clip_objective,
+    group_advantages,
+    policy_gradient,
 )
 
 
-def make_grpo(*, eps_low: float = 0.2, eps_high: float = 0.2, aggregate: Aggregate = "token") -> Algorithm:
+def make_grpo(
+    *,
+    eps_low: float = 0.2,
+    eps_high: float = 0.2,
+    aggregate: Aggregate = "token",
+    normalise: Normalise = "group",
+    **shared: Unpack[Shared],
+) -> Algorithm:
     """A = (r − mean) / (std + 1e-6), std with ddof 1; ρ = exp(logp − old_logp);
     l = max(−A ρ, −A clip(ρ, 1 − eps_low, 1 + eps_high)).
 
@@ -30,16 +31,11 @@ def make_grpo(*, eps_low: float = 0.2, eps_high: float = 0.2, aggregate: Aggrega
         eps_high: how far above 1 the ratio may push.
         aggregate: "token" is the mean over all trained tokens; "sequence" the mean over samples of
             their token means, as the paper has it.
+        normalise: what the deviation is taken over: "group", "batch", "suite", or "none".
 
     Raises:
-        errors.UsageError: an `aggregate` there is not.
+        UsageError: an option's value there is not.
     """
-    check_aggregate(aggregate)
-
-    def loss(logp: Any, batch: Mapping[str, Any]) -> LossTerms:
-        ratio = jnp.exp(log_ratio(logp, batch["old_logp"], batch["mask"]))
-        weights = token_weights(batch, aggregate)
-        numerator = masked_sum(clipped_surrogate(ratio, batch["advantages"], eps_low, eps_high), weights)
-        return LossTerms(numerator, jnp.sum(weights), ratio_metrics(logp, ratio, batch, eps_low, eps_high))
-
-    return Algorithm("algorithms/grpo", normalised, loss, idle_at_zero=True)
+    advantages, over_step = group_advantages(normalise)
+    formula = clip_objective(eps_low, eps_high)
+    return policy_gradient("algorithms/grpo", advantages, formula, aggregate=aggregate, over_step=over_step, **shared)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunix_core.algorithms import centred, leave_one_out, normalised
+from tunix_core.algorithms import centred, leave_one_out, normalised, overlong_penalty, relative_to_mean
 
 scores = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=12).map(np.array)
 spread_scores = scores.filter(lambda s: np.ptp(s) > 0.1)
@@ -20,6 +20,7 @@ def test_figures() -> None:
     np.testing.assert_allclose(leave_one_out(rewards), [5 / 6, -0.5, -0.5, 1 / 6], atol=1e-12)
     expected = [1.3055796924007037, -0.7833478154404222, -0.7833478154404222, 0.26111593848014075]
     np.testing.assert_allclose(normalised(rewards), expected, atol=1e-12)
+    np.testing.assert_allclose(relative_to_mean(rewards), [5 / 3, -1, -1, 1 / 3], atol=1e-12)
 
 
 @given(st.floats(-1e3, 1e3), st.integers(1, 9))
@@ -51,3 +52,11 @@ def test_permuting_a_group_permutes_its_advantages(given_scores: np.ndarray, ran
 def test_what_is_no_group_is_refused(bad: object) -> None:
     with pytest.raises(ValueError, match="scores of one group"):
         normalised(np.array(bad))
+
+
+@given(st.integers(1, 50), st.integers(0, 200))
+def test_the_penalty_of_length_only_grows_and_is_bounded(buffer: int, length: int) -> None:
+    this, longer = overlong_penalty(np.array([length, length + 1]), 100, buffer, 2.0)
+    assert -2.0 <= longer <= this <= 0.0
+    assert this == 0.0 or length > 100 - buffer
+    assert this == -2.0 or length < 100

@@ -16,9 +16,14 @@ from tunix_core.algorithms import (
     k3,
     log_ratio,
     masked_sum,
+    sequence_means,
+    sequence_ratio,
     sequence_sum,
     sequence_sums,
+    token_ratio,
     token_weights,
+    trained_sequences,
+    with_gradient_of,
 )
 
 LOGP = jnp.array([[-1.0, -0.5, -2.0], [-0.7, -1.2, -0.3]])
@@ -103,3 +108,22 @@ def test_token_weights_count_tokens_or_sequences() -> None:
     weights = token_weights(batch, "sequence")
     np.testing.assert_array_equal(weights, [[0.0, 1.0, 0.5, 0.0], [0.5, 1.0, 0.0, 0.0]])
     assert float(weights.sum()) == 3  # sequences
+
+
+def test_means_and_ratios_of_sequences_leave_out_what_is_masked() -> None:
+    values = jnp.array([[9.0, 1.0, 2.0, 9.0], [3.0, 4.0, jnp.nan, 9.0]])
+    np.testing.assert_array_equal(sequence_means(values, packed()), [[1, 1, 2.5, 2.5], [2.5, 4, 4, 0]])
+    batch = packed() | {"old_logp": jnp.zeros((2, 4))}
+    np.testing.assert_allclose(sequence_ratio(values / 10, batch)[0], np.exp([0.1, 0.1, 0.25, 0.25]), rtol=1e-6)
+    np.testing.assert_allclose(token_ratio(values / 10, batch)[1], np.exp([0.3, 0.4, 0, 0]), rtol=1e-6)
+
+
+def test_sequences_are_counted_where_something_is_trained() -> None:
+    batch = packed()
+    assert float(trained_sequences(batch)) == 3
+    assert float(trained_sequences(batch | {"mask": batch["mask"].at[1].set(0.0)})) == 2
+
+
+def test_one_value_may_have_the_gradient_of_another() -> None:
+    value, slope = jax.value_and_grad(lambda x: with_gradient_of(x**2, 5 * x))(3.0)
+    assert (float(value), float(slope)) == (9.0, 5.0)

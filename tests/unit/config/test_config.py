@@ -124,6 +124,9 @@ def test_overrides_reach_a_suite_whose_name_has_dots() -> None:
         ("min_group = 5", "min_group = 5", r"between 1 and group_size \(4\), and is 5"),
         ("max_turns = 0", "max_turns = 0", r"max_turns must be at least 1"),
         ("max_abandoned = -1", "max_abandoned = -1", r"max_abandoned must be at least 0"),
+        ("learning_weight = -1", "learning_weight = -1", r"learning_weight must be at least 0, and is -1"),
+        ("credit.discount = 1.5", "credit.discount = 1.5", r"credit.discount must be in \[0, 1\], and is 1.5"),
+        ("credit = { per = 'step' }", "credit = { per = 'step' }", r"one of 'trajectory', 'turn'"),
         ("timeouts.step_s = 0", "timeouts.step_s = 0", r"timeouts.step_s must be above 0 seconds"),
         (
             "sampling = { temperature = 0 }",

@@ -38,6 +38,9 @@ def from_file(split, seed, *, path):
 def learn(**options):
     return Algorithm(str(options), lambda scores: scores, lambda logp, batch: None)
 
+def strict(*, clip=0.2):
+    return learn(clip=clip)
+
 @hookimpl
 def tunix_register_envs(register):
     options = {"depth": Option(2), "color": Option("blue")}
@@ -49,6 +52,7 @@ def tunix_register_envs(register):
 def tunix_register_algorithms(register):
     register(AlgorithmSpec("a", "pond:learn"))
     register(AlgorithmSpec("b", "pond:learn"))
+    register(AlgorithmSpec("strict", "pond:strict", options={"clip": Option(0.2)}))
 """
 
 
@@ -130,6 +134,38 @@ def test_suites_of_one_algorithm_share_it(hub: Hub, config: Callable[[str], RunC
 def test_the_trainers_options_are_for_its_own_algorithm(hub: Hub, config: Callable[[str], RunConfig]) -> None:
     made = algorithms(config('algorithm = "pond/a"\noptions = { clip = 2 }'), hub)
     assert (made["one"].id, made["two"].id) == ("{'clip': 2}", "{}")
+
+
+def test_a_suite_may_have_options_of_its_own(hub: Hub) -> None:
+    suites = """
+        [trainer]
+        algorithm = "pond/a"
+        options = { clip = 2, low = 1 }
+        [[suite]]
+        name = "one"
+        env = "pond/x"
+        [[suite]]
+        name = "two"
+        env = "pond/x"
+        algorithm_options = { clip = 3 }
+        [[suite]]
+        name = "three"
+        env = "pond/x"
+        algorithm = "pond/b"
+        algorithm_options = { clip = 3 }
+        [[suite]]
+        name = "four"
+        env = "pond/x"
+        algorithm_options = { low = 1, clip = 2 }
+    """
+    made = algorithms(load_config(None, text=suites), hub)
+    assert made["two"].id == "{'clip': 3, 'low': 1}" and made["three"].id == "{'clip': 3}"
+    assert made["one"] is made["four"] and made["one"] is not made["two"]
+
+
+def test_an_option_that_an_algorithm_does_not_take_is_refused(hub: Hub, config: Callable[[str], RunConfig]) -> None:
+    with pytest.raises(UsageError, match=r"pond/strict has no option 'klip'. Did you mean 'clip'\? It takes: clip"):
+        algorithms(config('algorithm = "pond/strict"\noptions = { klip = 2 }'), hub)
 
 
 def test_greedy_keeps_the_budgets() -> None:

@@ -87,7 +87,7 @@ def test_the_mask_is_not_a_length() -> None:
     assert batch.mask[0].tolist() == [*map(float, mask), *[0.0] * 9]
     assert batch.behaviour_logp[0, :7].tolist() == [-float(m) for m in mask]
     assert batch.versions[0, :7].tolist() == [5 if m else -1 for m in mask]
-    assert batch.advantages[0, :7].tolist() == [2.0] * 7
+    assert batch.advantages[0, :7].tolist() == [2.0 * m for m in mask]
     assert batch.temperature[0].tolist() == [0.5] * 7 + [1.0] * 9
 
 
@@ -132,3 +132,39 @@ def test_fresh_tokens_have_no_older_one_before_them_in_their_segment() -> None:
     (batch,) = pack([Sample((first,), 1.0, 1.0), Sample((second,), 1.0, 1.0)], rows=1)
     assert fresh_tokens(batch, 7)[0, :8].tolist() == [False, True, False, False, False, False, True, True]
     assert not fresh_tokens(batch, 8).any()
+
+
+def test_samples_that_are_added_as_one_share_a_batch_and_a_group() -> None:
+    pairs = [[Sample((row([0, 1] * n, first_token=100 * i + 10 * n),), 1.0, 1.0) for n in (1, 3)] for i in range(5)]
+    packer = Packer(2, 8)
+    batches = [batch for pair in pairs if (batch := packer.add(*pair))] + packer.flush()
+    assert len(batches) == 3
+    for batch in batches:
+        filled = batch.group_ids < batch.sequences
+        assert (filled == (batch.segment_ids > 0)).all()
+        for group in np.unique(batch.group_ids[filled]):
+            mine = batch.group_ids == group
+            assert len(np.unique(batch.sequence_ids[mine])) == 2
+            assert len(np.unique(batch.tokens[mine] // 100)) == 1
+    assert not packer.fits(*pairs[0], *pairs[1], *pairs[2])
+
+
+def test_alone_each_sample_is_its_own_group() -> None:
+    (batch,) = pack([Sample((row([0, 1]), row([0, 1, 1])), 1.0, 1.0), Sample((row([0, 1]),), 1.0, 1.0)])
+    np.testing.assert_array_equal(batch.group_ids, batch.sequence_ids)
+
+
+@given(lengths)
+def test_what_is_gathered_by_sample_is_scattered_back(sizes: list[int]) -> None:
+    rng = np.random.default_rng(len(sizes))
+    units = [(Sample((row([0, *rng.integers(0, 2, n - 2), 1]),), 0.0, 1.0),) for n in sizes]
+    for packed in Packer(ROWS, ROW_TOKENS).pack(units):
+        values = rng.normal(size=(ROWS, ROW_TOKENS)).astype(np.float32)
+        by_sample = packed.gather(values)
+        assert {len(x) for x in by_sample.values()} == {s.trained_tokens for s in packed.places}
+        np.testing.assert_array_equal(packed.scatter(by_sample), np.where(packed.batch.mask > 0, values, 0))
+
+
+def test_each_trained_token_may_have_an_advantage_of_its_own() -> None:
+    (batch,) = pack([Sample((row([0, 1, 0, 1]), row([0, 1])), np.array([1.0, 2.0, 3.0]), 1.0)])
+    assert batch.advantages[0, :6].tolist() == [0, 1, 0, 2, 0, 3]
