@@ -109,6 +109,10 @@ class TemplateChat:
         text, calls = self.style.read("".join(t for t, special in said if not special or t in self.style.marks))
         return Message("assistant", (TextPart(text),) if text else (), calls)
 
+    def text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), ready: bool = True) -> str:
+        """The conversation as the template writes it; `ready`: with the assistant's turn begun. Raises ModelError."""
+        return self._prompting.render(messages, tools, str, ready)
+
     def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], ready: bool = True) -> str:
         return self._prompting.render(messages, tools, self._guard, ready)
 

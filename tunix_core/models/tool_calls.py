@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,7 +85,7 @@ def loose_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
         else:
             calls.append(call)
     outside.append(text[place:])
-    return (_tidy("".join(outside)), tuple(calls)) if calls else (text, ())
+    return (_tidy(outside), tuple(calls)) if calls else (text, ())
 
 
 def _start(text: str, place: int) -> int:
@@ -177,7 +177,7 @@ def _has_arguments(written: str) -> bool:
     return '"arguments"' in written or '"parameters"' in written
 
 
-def _tidy(text: str) -> str:
+def _tidy(pieces: Sequence[str]) -> str:
     """The text around calls, without what only joined or fenced them."""
-    bare = _EMPTY_FENCE.sub("", text)
-    return bare.strip() if bare.strip("[];, \t\n") else ""
+    said = [piece for piece in pieces if piece.strip("[];, \t\n")]
+    return _EMPTY_FENCE.sub("", "".join(said)).strip()

@@ -46,7 +46,8 @@ class ToolStyle:
         thought, said = _after_reasoning(text)
         around, calls = self.split(said)
         named = tuple(replace(call, id=f"call_{i}") for i, call in enumerate(calls))
-        return (thought + around, named)
+        space = said[: len(said) - len(said.lstrip())] if thought and around else ""
+        return thought + (space + around.lstrip() if space else around), named
 
 
 def _after_reasoning(text: str) -> tuple[str, str]:
