@@ -73,12 +73,17 @@ def _read(call: ast.Call) -> ToolCall:
 
 
 def _value_of(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name) and node.id in _JSON_NAMES:
-        return _JSON_NAMES[node.id]
     try:
-        return ast.literal_eval(node)
+        return ast.literal_eval(_JsonNames().visit(node))
     except ValueError:
         raise ValueError(f"expected a plain value, found {ast.unparse(node):.80}") from None
+
+
+class _JsonNames(ast.NodeTransformer):
+    """Reads true, false and null as JSON does."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_JSON_NAMES[node.id]) if node.id in _JSON_NAMES else node
 
 
 def _check_json(arguments: Mapping[str, Any]) -> None:
