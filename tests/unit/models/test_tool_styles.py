@@ -43,7 +43,8 @@ every_style = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 def test_hermes_calls_are_read(said: str, text: str | None, calls: list[ToolCall]) -> None:
     found, read = HERMES.read(said)
     assert list(read) == calls
-    assert found == text or text is None and found in (said, "<think>\n<tool_call>" + G + "</tool_call>?\n</think>")
+    whole = said.partition("\n\n<tool_call>")[0]
+    assert found == (whole if text is None else text)
 
 
 def test_a_tag_inside_a_string_is_no_tag() -> None:
@@ -155,10 +156,11 @@ def test_what_a_style_writes_it_reads(style, written: list) -> None:
 
 
 PIECES = st.sampled_from(
-    ['{"name": "', '"name"', '"arguments"', '"parameters": ', ": ", "{", "}", "[", "]", ",", '"', "'", "\\", "\\u", "d800",
-     "```", "```tool_code\n", "```json\n", "<|python_tag|>", "(", ")", "=", "print(", "look(", "x=", "e9", "-", "NaN", "*",
-     "<tool_call>", "</tool_call>", "<think>", "</think>", "null", "true", "3", "look", " ", "\n", "\t", "\x00", ";", "é",
-     "lambda", "f'{", "#", "0x", "\ud800", A, P, 'go(x="1")']
+    ['{"name": "', '"name"', '"arguments"', '"parameters": ', ": ", "{", "}", "[", "]", ",", '"', "'", "\\", "\\u",
+     "d800", "```", "```tool_code\n", "```json\n", "<|python_tag|>", "(", ")", "=", "print(", "look(", "x=", "e9", "-",
+     "NaN", "*",
+     "<tool_call>", "</tool_call>", "<think>", "</think>", "null", "true", "3", "look", " ", "\n", "\t", "\x00", ";",
+     "é", "lambda", "f'{", "#", "0x", "\ud800", A, P, 'go(x="1")']
 )  # fmt: skip
 TEXTS = st.lists(PIECES, max_size=25).map("".join) | st.text(max_size=40)
 
