@@ -73,8 +73,7 @@ class TemplateChat:
         self.style = _style(tool_style, template)
         self._tokenizer = tokenizer
         self._names = {id: name for name, id in tokenizer.special.items()}
-        longest_first = sorted((name for name in tokenizer.special if name), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._special = re.compile(_any_of(list(tokenizer.special)) or r"(?!)")
         variables = {"bos_token": bos, "eos_token": eos, **(options or {})}
         self._prompting = Prompting(ChatTemplate(template, today or date.today()), self.style, variables)
         self._closing, end = self._probed()
@@ -196,6 +195,15 @@ def _style(name: str | None, template: str) -> ToolStyle:
     if name not in STYLES:
         raise UsageError(f"unknown tool style {name!r}; known: {', '.join(STYLES)}.{did_you_mean(name, tuple(STYLES))}")
     return STYLES[name]
+
+
+def _any_of(words: Sequence[str]) -> str:
+    """A pattern of the words, the longest first, that looks at each character once: some tokenizers have thousands."""
+    tails: dict[str, list[str]] = {}
+    for word in filter(None, words):
+        tails.setdefault(word[0], []).append(word[1:])
+    pattern = "|".join(re.escape(first) + _any_of(rest) for first, rest in tails.items())
+    return pattern and (f"(?:{pattern})?" if "" in words else f"(?:{pattern})")
 
 
 def _after(text: str, beginning: str) -> str | None:

@@ -321,6 +321,17 @@ def test_no_sampled_ids_make_parsing_or_extending_raise(family: str, ids: list[i
     assert shown(talk.tokens).endswith(CHATS[family].text([Message.of("user", "so")])[-20:])
 
 
+def test_of_special_tokens_that_begin_alike_the_longest_stands() -> None:
+    inner = tokenizers.Tokenizer.from_str(TOKENIZER.to_json())
+    names = ["<u1>", "<u12>", "<u12>x", "<u", "(u)*"]
+    inner.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    tokenizer = FastTokenizer(inner)
+    chat = TemplateChat(tokenizer, "<u12>x<u12><u1><u2(u)*{% for m in messages %}{{ m.content }}{% endfor %}")
+    ids = chat.open([Message.of("user", "<u1>")]).tolist()
+    expected = [tokenizer.special[name] for name in ("<u12>x", "<u12>", "<u1>", "<u")]
+    assert ids[:4] == expected and ids[5] == tokenizer.special["(u)*"] and max(ids[6:]) < 256
+
+
 def test_a_template_without_an_end_token_is_closed_by_what_it_writes() -> None:
     template = (
         "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
