@@ -77,9 +77,10 @@ def make_smollm2(file: Path) -> None:
 
 
 def greedy(model: Any, ids: list[int]) -> list[int]:
-    with torch.no_grad():
+    row = torch.tensor([ids])
+    with torch.no_grad():  # the mask is said, or else every token that pads, <|im_end|> here, would be hidden
         out = model.generate(
-            torch.tensor([ids]), do_sample=False, max_new_tokens=CONTINUED, min_new_tokens=CONTINUED, eos_token_id=None
+            row, attention_mask=torch.ones_like(row), do_sample=False, max_new_tokens=CONTINUED, eos_token_id=None
         )
     return out[0, len(ids) :].tolist()
 

@@ -43,7 +43,7 @@ QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_a
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu"}
 GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
-    "llama": {**BASE, **LLAMA, "rope_theta": 10000.0},
+    "llama": {**BASE, **LLAMA, "rope_theta": 10000.0, "num_hidden_layers": 11},  # names sort "10" before "2"
     "llama3-rope": {**BASE, **LLAMA, "rope_theta": 500000.0, "rope_scaling": LLAMA3_ROPE, "tie_word_embeddings": True},
     "qwen2": {**BASE, **QWEN2, "rope_theta": 1000000.0},
     "qwen3": {**BASE, **QWEN3, "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}},
@@ -94,7 +94,7 @@ def tensors(name: str) -> Iterator[tuple[str, np.ndarray]]:
     norms = ["input_layernorm", "post_attention_layernorm"]
     if kind == "gemma3_text":
         norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
-    for layer in range(LAYERS):
+    for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
         for each in norms:
             yield f"{prefix}{each}.weight", norm(WIDTH)

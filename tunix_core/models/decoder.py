@@ -87,8 +87,8 @@ class Decoder(nnx.Module):
         if c.embedding_scale != 1.0:
             x = x * jnp.asarray(c.embedding_scale, x.dtype)
         seen: Cache = {}
-        for name, block in self.layers.items():
-            x, seen[name] = block(x, views[name in local], positions, cache[name] if cache else None)
+        for name in map(str, range(c.layers)):  # merging leaves the dict in order of its names, "10" before "2"
+            x, seen[name] = self.layers[name](x, views[name in local], positions, cache[name] if cache else None)
         return self.norm(x), seen
 
     def _local_view(self, whole: View, positions: Array, mask: Array, distance: Array) -> View:
