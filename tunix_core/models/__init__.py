@@ -11,6 +11,7 @@ from tunix_core.models.config import DecoderConfig
 from tunix_core.models.decoder import DecoderModel
 from tunix_core.models.huggingface import save_huggingface
 from tunix_core.models.placement import RULES, logical_axes, place, sharding
+from tunix_core.models.template import TemplateChat
 from tunix_core.models.tokenizer import FastTokenizer
 from tunix_core.models.tool_calls import read_call, split_calls, write_call
 
@@ -21,6 +22,7 @@ __all__ = [
     "DecoderModel",
     "FastTokenizer",
     "Policy",
+    "TemplateChat",
     "TurnChat",
     "cache_dir",
     "fetched",
