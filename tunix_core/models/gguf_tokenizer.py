@@ -48,7 +48,11 @@ def tokenizer_from_gguf(fields: Mapping[str, Any]) -> FastTokenizer:
 
 def special_text(fields: Mapping[str, Any], name: str) -> str:
     """The text of the special token `name` ("bos", "eos", "unknown", "padding"); "" when the file names none."""
-    id, tokens = _value(fields, f"{name}_token_id"), _field(fields, "tokens", list)
+    return _special_text(fields, _field(fields, "tokens", list), name)
+
+
+def _special_text(fields: Mapping[str, Any], tokens: Sequence[str], name: str) -> str:
+    id = _value(fields, f"{name}_token_id")
     if id is not None and not 0 <= id < len(tokens):
         raise CheckpointError(f"the GGUF names {name} token {id}; it has {len(tokens)} tokens")
     return "" if id is None else tokens[id]
@@ -75,7 +79,7 @@ def _sentence_piece(fields: Mapping[str, Any], tokens: Sequence[str], types: Seq
     scores = _field(fields, "scores", list)
     if len(scores) != len(tokens):
         raise CheckpointError(f"the GGUF has {len(tokens)} tokens and {len(scores)} scores")
-    unknown = special_text(fields, "unknown") or None
+    unknown = _special_text(fields, tokens, "unknown") or None
     merges = _merges(tokens, types, scores)
     tokenizer = _bpe(tokens, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     spaced = normalizers.Replace(" ", _SPACE)
