@@ -52,7 +52,7 @@ def special_text(fields: Mapping[str, Any], name: str) -> str:
 
 
 def _special_text(fields: Mapping[str, Any], tokens: Sequence[str], name: str) -> str:
-    id = _value(fields, f"{name}_token_id")
+    id: int | None = _value(fields, f"{name}_token_id")
     if id is not None and not 0 <= id < len(tokens):
         raise CheckpointError(f"the GGUF names {name} token {id}; it has {len(tokens)} tokens")
     return "" if id is None else tokens[id]
