@@ -74,10 +74,10 @@ def open_gguf(path: Path, dtype: str | None = None, *, mesh: Mesh | None = None,
     """Opens a GGUF file; see `checkpoint.open_policy`. Its weights are float32 unless `dtype` says otherwise."""
     from tunix_core.models.gguf_tokenizer import tokenizer_from_gguf
 
-    file = GgufFile(path)
+    chosen, file = checked_dtype(dtype) or "float32", GgufFile(path)
     try:
-        config = replace(_config(file), dtype=checked_dtype(dtype) or "float32")
-    except UsageError as error:
+        config = replace(_config(file), dtype=chosen)
+    except (UsageError, TypeError) as error:  # a TypeError: a field of a kind that nothing can be done with
         raise CheckpointError(f"{path}: {error}") from error
     model = DecoderModel(config)
     params = read_weights(

@@ -40,7 +40,7 @@ def open_huggingface(path: Path, dtype: str | None = None, *, mesh: Mesh | None 
     values = read_json(path / CONFIG)
     try:
         config = read_config(values)
-    except (UsageError, TypeError) as error:  # a TypeError: a value of a kind that nothing can be done with
+    except (UsageError, TypeError, AttributeError) as error:  # the latter two: values that nothing can be done with
         raise CheckpointError(f"{path / CONFIG}: {error}") from error
     model = DecoderModel(replace(config, dtype=checked_dtype(dtype) or config.dtype))
     tokenizer = FastTokenizer.open(_present(path, TOKENIZER))

@@ -205,6 +205,7 @@ BREAKS = {
     "attention_bias = True is not covered for Qwen3": lambda p: edit(p, attention_bias=True),
     "rope scaling 'yarn' is not covered": lambda p: edit(p, rope_scaling={"rope_type": "yarn", "factor": 4.0}),
     "rope scaling 'linear' lacks 'factor'": lambda p: edit(p, rope_scaling={"type": "linear"}),
+    "config.json: 'str' object has no attribute": lambda p: edit(p, rope_scaling="double"),
     "activation 'relu' is not covered": lambda p: edit(p, hidden_act="relu"),
     "layer type 'chunked' is not covered": lambda p: edit(p, layer_types=["chunked"] * 3),
     "config.json is not JSON": lambda p: (p / "config.json").write_text("{"),
