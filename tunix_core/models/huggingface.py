@@ -184,6 +184,7 @@ def _write_weights(path: Path, leaves: Mapping[str, Any], post_norms: bool, dtyp
         file = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
         tensors = {huggingface_name(member, post_norms): _stored(member, leaves[member], dtype) for member in members}
         save_file(tensors, path / file, metadata={"format": "pt"})
+        (path / file).chmod((path / CONFIG).stat().st_mode)  # it is written for its owner alone
         holders |= dict.fromkeys(tensors, file)
     if len(shards) > 1:
         total = sum(leaf.size for leaf in leaves.values()) * dtype.itemsize
