@@ -116,6 +116,22 @@ class Rendering(NamedTuple):
     keep: int
 
 
+class Past(NamedTuple):
+    """A conversation so far, for a chat format whose template wants to see all of it.
+
+    Attributes:
+        messages: every message, the assistant's last one included.
+        tools: as they were at `open`.
+        marks: where the policy was given the word on the current branch, oldest first: how many
+            messages and how many ids stood before it spoke. The last is where the turn that ends
+            the history began.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]]
+    marks: Sequence[tuple[int, int]]
+
+
 class ChatFormat(Protocol):
     """A conversation as token ids, appended to and never re-rendered."""
 
@@ -125,9 +141,10 @@ class ChatFormat(Protocol):
         """The first messages, ready for the policy to speak: int32 [T]."""
         ...
 
-    def extend(self, history: np.ndarray, messages: Sequence[Message]) -> Rendering:
+    def extend(self, history: np.ndarray, messages: Sequence[Message], past: Past) -> Rendering:
         """After an assistant turn ended `history` (with or without its stop token): closes the turn
-        if it is open, then renders `messages`, ready for the policy to speak again."""
+        if it is open, then renders `messages`, ready for the policy to speak again. What was sampled
+        is never tokenized again, unless the history is rewritten."""
         ...
 
     def parse(self, tokens: np.ndarray) -> Message:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tunix_core.contracts import Rendering
+from tunix_core.contracts import Past, Rendering
 from tunix_core.errors import UsageError
 from tunix_core.models.tokenizer import FastTokenizer
 from tunix_core.models.tool_calls import read_call, split_calls, write_call
@@ -82,8 +82,9 @@ class TurnChat:
         """The first messages, ready for the policy to speak: int32 [T]. Tools are listed in the system turn."""
         return self._rendered(_with_tools(messages, tools))
 
-    def extend(self, history: np.ndarray, messages: Sequence[Message]) -> Rendering:
-        """Closes the turn that ends `history` if it is open, then renders `messages`; nothing is rewritten."""
+    def extend(self, history: np.ndarray, messages: Sequence[Message], past: Past | None = None) -> Rendering:
+        """Closes the turn that ends `history` if it is open, then renders `messages`; nothing is rewritten,
+        so `past` isn't needed."""
         closing = () if len(history) and int(history[-1]) == self._ids["end"] else (self._ids["end"],)
         return Rendering(np.concatenate([np.asarray(closing, np.int32), self._rendered(messages)]), len(history))
 

@@ -1,129 +1,142 @@
-"""A policy as a directory: config.json, model.safetensors, tokenizer.json, chat.json.
+"""A policy on disk: a directory of our own, a Hugging Face directory, or a GGUF file.
 
-Weights are stored under their paths, joined by dots ("layers.0.attention.q"), each (in, out).
-Opening a directory runs no code from it.
+Our own is config.json, model.safetensors, tokenizer.json, chat.json. Its weights are stored under their paths,
+joined by dots ("layers.0.attention.q"), each (in, out). Opening runs no code from a checkpoint.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
-from safetensors import SafetensorError, safe_open
+from jax.sharding import Mesh
 from safetensors.flax import save
 
 from tunix_core.contracts import Policy
 from tunix_core.errors import CheckpointError, UsageError
 from tunix_core.models.chat import ChatTokens, TurnChat
-from tunix_core.models.config import DecoderConfig
-from tunix_core.models.decoder import DecoderModel, Params
+from tunix_core.models.config import DecoderConfig, checked_dtype
+from tunix_core.models.decoder import DecoderModel
+from tunix_core.models.gguf_file import open_gguf
+from tunix_core.models.huggingface import open_huggingface, save_huggingface
+from tunix_core.models.paths import flatten
+from tunix_core.models.placement import RULES, Rules
 from tunix_core.models.tokenizer import FastTokenizer
+from tunix_core.models.weights import SafetensorsFile, read_weights
 
 ARCHITECTURE = "tunix-decoder"
 CONFIG, WEIGHTS, TOKENIZER, CHAT = FILES = ("config.json", "model.safetensors", "tokenizer.json", "chat.json")
-DTYPES = ("float32", "float16", "bfloat16")
 
 
 def save_policy(policy: Policy, directory: str | Path, *, dtype: str | None = None) -> None:
-    """Writes a policy that `open_policy` opens.
+    """Writes a policy that `open_policy` opens: one that speaks in TurnChat as a directory of our own, another as
+    a Hugging Face directory.
 
     Args:
-        policy: one of this room's: a DecoderModel, FastTokenizer and TurnChat.
+        policy: one of this room's, made of a DecoderModel and a FastTokenizer.
         directory: made if it isn't there; its files of the same names are replaced.
         dtype: how weights are stored, "float32", "float16" or "bfloat16"; default: as they are.
 
     Raises:
-        UsageError: another kind of policy, or another dtype.
+        UsageError: another kind of policy, another dtype, or a decoder that no family of Hugging Face's is.
     """
-    model, tokenizer, chat = _parts(policy)
+    model, tokenizer, chat = policy.model, policy.tokenizer, policy.chat
+    if not isinstance(model, DecoderModel) or not isinstance(tokenizer, FastTokenizer):
+        given = ", ".join(type(part).__name__ for part in (model, tokenizer, chat))
+        raise UsageError(f"policy {policy.id!r} is made of {given}; only DecoderModel with FastTokenizer is saved")
+    if not isinstance(chat, TurnChat):
+        save_huggingface(policy, directory, dtype=dtype)
+        return
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     config = {"architecture": ARCHITECTURE, "decoder": asdict(model.config)}
     (path / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     (path / TOKENIZER).write_text(tokenizer.to_json(), "utf-8")
     (path / CHAT).write_text(chat.tokens.to_json() + "\n")
-    stored = {name: jnp.asarray(leaf, _checked(dtype)) for name, leaf in flatten(policy.params)}
+    stored = {name: jnp.asarray(leaf, checked_dtype(dtype)) for name, leaf in flatten(policy.params)}
     (path / WEIGHTS).write_bytes(save(stored))
 
 
-def open_policy(directory: str | Path, dtype: str | None = None) -> Policy:
-    """Opens what `save_policy` wrote.
+def open_policy(
+    path: str | Path, dtype: str | None = None, *, mesh: Mesh | None = None, rules: Rules = RULES
+) -> Policy:
+    """Opens a checkpoint, tensor by tensor.
 
     Args:
-        directory: holds the four files.
-        dtype: of weights and computation; default: the config's. The stored dtype doesn't matter.
+        path: a directory that `save_policy` wrote, a Hugging Face directory, a GGUF file, or a directory whose
+            one checkpoint is a GGUF file.
+        dtype: of weights and computation; default: the config's, float32 for GGUF. The stored dtype doesn't matter.
+        mesh: devices the weights are laid on as they are read, by the `rules`; default: the default device.
 
     Raises:
-        CheckpointError: no such directory, a file that is missing or broken, an unknown architecture,
-            a tensor that is missing, unknown, or of another shape than the config says.
+        CheckpointError: nothing there, a file that is missing or broken, an unknown architecture, a tensor
+            that is missing, unknown, or of another shape than the config says.
         UsageError: another dtype.
     """
-    path = _checked_directory(directory)
+    found = _found(Path(path).expanduser())
+    if found.is_file():
+        return open_gguf(found, dtype, mesh=mesh, rules=rules)
+    if _is_huggingface(found):
+        return open_huggingface(found, dtype, mesh=mesh, rules=rules)
+    return _open_ours(found, str(path), dtype, mesh, rules)
+
+
+def _open_ours(path: Path, id: str, dtype: str | None, mesh: Mesh | None, rules: Rules) -> Policy:
+    if missing := [name for name in FILES if not (path / name).is_file()]:
+        raise CheckpointError(f"{path} lacks {', '.join(missing)}; expected a directory that `tunix export` wrote")
     config = _read_config(path / CONFIG)
-    model = DecoderModel(replace(config, dtype=_checked(dtype)) if dtype else config)
+    model = DecoderModel(replace(config, dtype=checked_dtype(dtype)) if dtype else config)
     tokenizer = FastTokenizer.open(path / TOKENIZER)
     if tokenizer.vocab_size > model.vocab_size:
         raise CheckpointError(f"{path}: the tokenizer has {tokenizer.vocab_size} ids, the model {model.vocab_size}")
     chat = TurnChat(tokenizer, _read_chat(path / CHAT))
-    return Policy(str(directory), model, _read_weights(path / WEIGHTS, model), tokenizer, chat)
+    params = read_weights(SafetensorsFile(path / WEIGHTS), model, mesh=mesh, rules=rules)
+    return Policy(id, model, params, tokenizer, chat)
 
 
-def flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each leaf with its path joined by dots, in order of the names."""
-    for name, value in sorted(params.items()):
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def unflatten(leaves: Mapping[str, Any]) -> Params:
-    """The nested dict whose `flatten` gives `leaves`."""
-    params: Params = {}
-    for path, leaf in leaves.items():
-        *parents, name = path.split(".")
-        place = params
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[name] = leaf
-    return params
-
-
-def _parts(policy: Policy) -> tuple[DecoderModel, FastTokenizer, TurnChat]:
-    model, tokenizer, chat = policy.model, policy.tokenizer, policy.chat
-    if isinstance(model, DecoderModel) and isinstance(tokenizer, FastTokenizer) and isinstance(chat, TurnChat):
-        return model, tokenizer, chat
-    given = ", ".join(type(part).__name__ for part in (model, tokenizer, chat))
-    raise UsageError(f"policy {policy.id!r} is made of {given}; only DecoderModel, FastTokenizer, TurnChat are saved")
-
-
-def _checked(dtype: str | None) -> str | None:
-    if dtype is not None and dtype not in DTYPES:
-        raise UsageError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}")
-    return dtype
-
-
-def _checked_directory(directory: str | Path) -> Path:
-    path = Path(directory)
+def _found(path: Path) -> Path:
+    """The directory, or the GGUF file, that `path` means."""
+    if path.is_file():
+        if path.suffix == ".gguf":
+            return path
+        raise CheckpointError(f"{path} is not a directory, nor a .gguf file")
     if not path.is_dir():
-        raise CheckpointError(f"{path} is not a directory; expected one with {', '.join(FILES)}")
-    if missing := [name for name in FILES if not (path / name).is_file()]:
-        raise CheckpointError(f"{path} lacks {', '.join(missing)}; expected a directory that `tunix export` wrote")
-    return path
+        raise CheckpointError(
+            f"there is nothing at {path}; expected a directory with {CONFIG}, or a .gguf file. "
+            "`tunix model list` shows what can be fetched"
+        )
+    if (path / CONFIG).exists():
+        return path
+    files = sorted(path.glob("*.gguf"))
+    if len(files) > 1:
+        raise CheckpointError(
+            f"{path} has {len(files)} .gguf files; name one of them: {', '.join(f.name for f in files)}"
+        )
+    return files[0] if files else path
 
 
-def _read_config(path: Path) -> DecoderConfig:
+def _is_huggingface(path: Path) -> bool:
+    if not (path / CONFIG).is_file():
+        return False
+    return not {"model_type", "architectures"}.isdisjoint(_json(path / CONFIG))
+
+
+def _json(path: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict) or value.get("architecture") != ARCHITECTURE:
-        given = value.get("architecture") if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _read_config(path: Path) -> DecoderConfig:
+    value = _json(path)
+    if value.get("architecture") != ARCHITECTURE:
+        given = value.get("architecture")
         raise CheckpointError(f"{path}: unknown architecture {given!r}; known is {ARCHITECTURE!r}")
     if not isinstance(value.get("decoder"), dict):
         raise CheckpointError(f"{path}: expected 'decoder' to be an object with the decoder's sizes")
@@ -138,24 +151,3 @@ def _read_chat(path: Path) -> ChatTokens:
         return ChatTokens.from_json(path.read_text("utf-8"))
     except (UsageError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-
-
-def _read_weights(path: Path, model: DecoderModel) -> Params:
-    try:
-        with safe_open(path, "flax") as file:
-            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is corrupt or cut off: {error}") from error
-    expected = dict(flatten(model.shapes))
-    if missing := [name for name in expected if name not in stored]:
-        raise CheckpointError(f"{path} lacks {len(missing)} of {len(expected)} tensors, {missing[0]!r} first")
-    if unknown := [name for name in stored if name not in expected]:
-        raise CheckpointError(f"{path} has {len(unknown)} tensors the config doesn't speak of, {unknown[0]!r} first")
-    for name, leaf in expected.items():
-        if stored[name].shape != leaf.shape:
-            raise CheckpointError(f"{path}: {name!r} is {_by(stored[name])}, expected {_by(leaf)} by the config")
-    return unflatten({name: jnp.asarray(stored[name], leaf.dtype) for name, leaf in expected.items()})
-
-
-def _by(leaf: Any) -> str:
-    return "x".join(map(str, np.shape(leaf)))

@@ -4,11 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from tunix_core.errors import UsageError
 
 SIZES = ("vocab_size", "width", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "max_positions")
+DTYPES = ("float32", "float16", "bfloat16")
+Activation = Literal["silu", "gelu_tanh"]
+RopeKind = Literal["linear", "llama3"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotary frequencies are slowed to reach more positions than a model was first trained on.
+
+    Attributes:
+        kind: "linear" slows all by `factor`; "llama3" those of long wavelength by `factor`, those of short
+            wavelength not at all, and blends between.
+        factor: at least 1.
+        low: a wavelength above original_positions / low is slowed whole ("llama3").
+        high: one below original_positions / high is kept ("llama3"); more than `low`.
+        original_positions: positions of that first training ("llama3").
+
+    Raises:
+        UsageError: naming the value that can't be.
+    """
+
+    kind: RopeKind
+    factor: float
+    low: float = 1.0
+    high: float = 4.0
+    original_positions: int = 8192
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(RopeKind):
+            raise UsageError(f"rope scaling {self.kind!r}: expected {' or '.join(get_args(RopeKind))}")
+        if not _is_number(self.factor) or self.factor < 1:
+            raise UsageError(f"rope scaling: factor is {self.factor!r}, expected a number of at least 1")
+        if not (_is_number(self.low) and _is_number(self.high) and 0 < self.low < self.high):
+            raise UsageError(f"rope scaling: low {self.low!r} must be over 0 and below high {self.high!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +62,18 @@ class DecoderConfig:
         norm_eps: added to the mean square in RMSNorm.
         tie_embeddings: the output layer is the embedding, transposed.
         dtype: of weights and activations; norms, softmax and logits are always float32.
+        rope_scaling: how those frequencies are slowed, or None; local layers are never scaled when they have
+            a base of their own.
+        qkv_bias: queries, keys and values have biases.
+        qk_norm: RMSNorm over each query's and key's head, before rotation.
+        post_norms: RMSNorm after attention and after the MLP too, before each is added to the stream.
+        centred_norms: a norm multiplies by 1 + its scale, instead of its scale.
+        embedding_scale: embeddings are multiplied by this as they enter.
+        activation: of the MLP's gate.
+        query_scale: queries are multiplied by this; None is head_dim ** -0.5.
+        local_layers: the blocks, from 0, in which a token attends only to the last `local_window` tokens.
+        local_window: how many tokens those see, their own included; None without local layers.
+        local_rope_theta: base of the rotary frequencies in local layers; None is `rope_theta`.
 
     Raises:
         UsageError: naming the value that can't be.
@@ -45,6 +91,17 @@ class DecoderConfig:
     norm_eps: float = 1e-6
     tie_embeddings: bool = False
     dtype: str = "float32"
+    rope_scaling: RopeScaling | None = None
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False
+    centred_norms: bool = False
+    embedding_scale: float = 1.0
+    activation: Activation = "silu"
+    query_scale: float | None = None
+    local_layers: tuple[int, ...] = ()
+    local_window: int | None = None
+    local_rope_theta: float | None = None
 
     def __post_init__(self) -> None:
         for name in SIZES:
@@ -55,6 +112,19 @@ class DecoderConfig:
             raise UsageError(f"decoder config: kv_heads {self.kv_heads} must divide heads {self.heads}")
         if self.head_dim % 2:
             raise UsageError(f"decoder config: head_dim {self.head_dim} must be even, for rotary positions")
+        if self.activation not in get_args(Activation):
+            expected = " or ".join(get_args(Activation))
+            raise UsageError(f"decoder config: activation {self.activation!r}, expected {expected}")
+        for name in ("rope_theta", "norm_eps", "embedding_scale"):
+            if not _is_number(getattr(self, name)) or getattr(self, name) <= 0:
+                raise UsageError(f"decoder config: {name} is {getattr(self, name)!r}, expected a number over 0")
+        self._check_local()
+
+    def _check_local(self) -> None:
+        if beyond := [i for i in self.local_layers if i not in range(self.layers)]:
+            raise UsageError(f"decoder config: local layer {beyond[0]!r} is not one of {self.layers} layers")
+        if self.local_layers and (not isinstance(self.local_window, int) or self.local_window < 1):
+            raise UsageError(f"decoder config: local_window is {self.local_window!r}, expected at least 1")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -64,4 +134,22 @@ class DecoderConfig:
             raise UsageError(f"decoder config: unknown key {unknown[0]!r}; known are {', '.join(known)}")
         if missing := [name for name in SIZES if name not in values]:
             raise UsageError(f"decoder config: {missing[0]!r} is missing")
-        return cls(**values)
+        given = dict(values)
+        try:
+            given["local_layers"] = tuple(given.get("local_layers", ()))
+            scaling = given.get("rope_scaling")
+            given["rope_scaling"] = RopeScaling(**scaling) if scaling else None
+        except TypeError as error:
+            raise UsageError(f"decoder config: {error}") from error
+        return cls(**given)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def checked_dtype(dtype: str | None) -> str | None:
+    """`dtype` itself. Raises UsageError when it is none of DTYPES and not None."""
+    if dtype is not None and dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}")
+    return dtype

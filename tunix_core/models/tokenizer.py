@@ -15,7 +15,8 @@ class FastTokenizer:
     """A `tokenizers.Tokenizer` by which text never becomes a special token.
 
     Args:
-        tokenizer: any tokenizer of that library; what it marks as special is special here.
+        tokenizer: any tokenizer of that library, taken over: this changes it. What it marks as special is
+            special here; tokens that it adds without that mark are ordinary text, and text becomes them.
 
     Attributes:
         vocab_size: ids are in [0, vocab_size).
@@ -23,11 +24,11 @@ class FastTokenizer:
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-        self._tokenizer = tokenizers.Tokenizer.from_str(tokenizer.to_str())  # a copy: the next lines change it
+        self._tokenizer = tokenizer
         self._tokenizer.encode_special_tokens = True
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self.vocab_size: int = self._tokenizer.get_vocab_size()
+        self.vocab_size: int = max(self._tokenizer.get_vocab().values(), default=-1) + 1  # there may be gaps
         added = self._tokenizer.get_added_tokens_decoder()
         self.special: Mapping[str, int] = {token.content: id for id, token in added.items() if token.special}
 

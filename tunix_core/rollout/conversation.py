@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tunix_core.contracts import ChatFormat, Completion
+from tunix_core.contracts import ChatFormat, Completion, Past
 from tunix_core.types import Message, TokenSpan
 
 
@@ -27,7 +27,9 @@ class Conversation:
         self.turn = 0
         self.branch = 0
         self.spans: list[TokenSpan] = []
+        self._tools = tuple(tools)
         self._append(TokenSpan.forced(chat.open(messages, tools)))
+        self._marks = [(len(self.messages), len(self.tokens))]
 
     @property
     def tokens(self) -> np.ndarray:
@@ -50,12 +52,15 @@ class Conversation:
     def say(self, messages: Sequence[Message]) -> None:
         """Appends the environment's messages, ready for the policy to speak again."""
         history = self.tokens
-        rendering = self._chat.extend(history, messages)
+        past = Past(tuple(self.messages), self._tools, tuple(self._marks))
+        rendering = self._chat.extend(history, messages, past)
         if rendering.keep < len(history):
             self.branch += 1
             self._append(TokenSpan.forced(history[: rendering.keep], turn=self.turn, branch=self.branch))
         self._append(TokenSpan.forced(rendering.tokens, turn=self.turn, branch=self.branch))
         self.messages.extend(messages)
+        self._marks = [mark for mark in self._marks if mark[1] <= rendering.keep]
+        self._marks.append((len(self.messages), rendering.keep + len(rendering.tokens)))
 
     def _append(self, span: TokenSpan) -> None:
         if len(span):

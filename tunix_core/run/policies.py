@@ -8,7 +8,7 @@ from typing import Any
 
 from tunix_core.config import load_config
 from tunix_core.contracts import Policy
-from tunix_core.errors import CheckpointError, UsageError
+from tunix_core.errors import CheckpointError, UnknownIdError, UsageError
 from tunix_core.plugins import Hub
 
 
@@ -17,34 +17,49 @@ def open_model(name: str, hub: Hub, options: Mapping[str, Any] | None = None) ->
 
     Args:
         name: an id ("models/nano"), a run directory (its newest checkpoint, or "RUN@STEP"), one of
-            its checkpoints ("RUN/checkpoints/step-…"), or a directory that `tunix export` wrote.
-        options: passed to a registered model.
+            its checkpoints ("RUN/checkpoints/step-…"), a directory that `tunix export` wrote, a Hugging Face
+            directory, a .gguf file, or the Hugging Face id of a model that was fetched.
+        options: passed to a registered model; of any other, `dtype` alone.
 
     Raises:
         UsageError: nothing of that name; the message says where models come from.
         CheckpointError: the directory can't be opened.
     """
     run, _, step = name.partition("@")
-    path = Path(run)
+    path = Path(run).expanduser()
     if (path / "config.toml").is_file():
         return _from_run(path, hub, _step(step) if step else None)
     if path.parent.name == "checkpoints" and (path.parent.parent / "config.toml").is_file():
         return _from_run(path.parent.parent, hub, _step(path.name.removeprefix("step-")))
-    if path.is_dir():
-        return _from_directory(path, options)
+    if path.is_dir() or path.is_file():
+        return _from_path(path, options)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise UsageError(
-            f"no model at {name!r}: expected an id ({_known(hub)}), a run directory, or an exported directory."
+            f"no model at {name!r}: expected an id ({_known(hub)}), a run directory, or an exported directory, "
+            "a Hugging Face directory, a .gguf file, or the id of a model fetched with `tunix model fetch OWNER/NAME`."
         )
-    return hub.load_object("models", name)(**(options or {}))
+    if name not in (spec.id for spec in hub.list("models")) and (folder := _fetched(name)):
+        return _from_path(folder, options)
+    try:
+        return hub.load_object("models", name)(**(options or {}))
+    except UnknownIdError as error:
+        raise UnknownIdError(f"{error} (if it is Hugging Face's, first: tunix model fetch {name})") from error
 
 
-def _from_directory(path: Path, options: Mapping[str, Any] | None) -> Policy:
+def _from_path(path: Path, options: Mapping[str, Any] | None) -> Policy:
     from tunix_core.models import open_policy
 
-    if options:
-        raise UsageError(f"{path} is a directory; model options ({', '.join(options)}) go with a registered id only.")
-    return open_policy(path)
+    given = dict(options or {})
+    dtype = given.pop("dtype", None)
+    if given:
+        raise UsageError(f"{path} takes no model options but dtype; {', '.join(given)} go with a registered id only.")
+    return open_policy(path, dtype)
+
+
+def _fetched(name: str) -> Path | None:
+    from tunix_core.models.cache import folder_of
+
+    return folder_of(name) if folder_of(name).is_dir() else None
 
 
 def _from_run(path: Path, hub: Hub, step: int | None) -> Policy:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tunix_core.contracts import Rendering
+from tunix_core.contracts import Past, Rendering
 from tunix_core.types import Message, ToolCall
 
 ROLES = {"system": 256, "user": 257, "assistant": 258, "tool": 259}
@@ -45,7 +45,7 @@ class FakeChatFormat:
         listed = [Message.of("system", json.dumps(list(tools)))] if tools else []
         return self._render([*listed, *messages])
 
-    def extend(self, history: np.ndarray, messages: Sequence[Message]) -> Rendering:
+    def extend(self, history: np.ndarray, messages: Sequence[Message], past: Past | None = None) -> Rendering:
         closing = [] if len(history) and history[-1] == END else [END]
         return Rendering(np.concatenate([np.asarray(closing, np.int32), self._render(messages)]), len(history))
 

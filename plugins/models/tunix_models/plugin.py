@@ -20,3 +20,20 @@ def tunix_register_models(register: Callable[[ModelSpec], None]) -> None:
             },
         )
     )
+    dtype = {"dtype": Option("float32", "of weights and computation: float32, bfloat16 or float16")}
+    register(
+        ModelSpec(
+            id="models/smollm2-135m",
+            target="tunix_models.fetched:smollm2_135m",
+            summary="SmolLM2 135M Instruct; first: tunix model fetch smollm2-135m",
+            options=dtype,
+        )
+    )
+    register(
+        ModelSpec(
+            id="models/gemma3-270m",
+            target="tunix_models.fetched:gemma3_270m",
+            summary="Gemma 3 270M, a base model; first: tunix model fetch gemma3-270m",
+            options=dtype,
+        )
+    )

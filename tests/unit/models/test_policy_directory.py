@@ -13,7 +13,7 @@ from safetensors import flax as safetensors
 from tunix_core.contracts import Policy
 from tunix_core.errors import CheckpointError, UsageError
 from tunix_core.models import DecoderConfig, DecoderModel, FastTokenizer, TurnChat, open_policy, save_policy
-from tunix_core.models.checkpoint import flatten, unflatten
+from tunix_core.models.paths import flatten, unflatten
 from tunix_core.types import Message
 
 

@@ -243,12 +243,14 @@ def test_a_refused_call_reaches_the_environment_with_its_reason_and_flags_reach_
 class Rewriting(FakeChatFormat):
     """Drops everything but the first three tokens at each extension."""
 
-    def extend(self, history, messages):
-        return Rendering(super().extend(history, messages).tokens, 3)
+    def extend(self, history, messages, past):
+        self.past = past
+        return Rendering(super().extend(history, messages, past).tokens, 3)
 
 
 def test_a_rewritten_history_forks_and_trains_each_sampled_token_once():
-    talk = Conversation(Rewriting(), [Message.of("user", "hi")])
+    chat = Rewriting()
+    talk = Conversation(chat, [Message.of("user", "hi")], [{"name": "look"}])
     engine = FakeEngine(lambda r: b"one")
 
     async def turn():
@@ -260,12 +262,18 @@ def test_a_rewritten_history_forks_and_trains_each_sampled_token_once():
     before = talk.tokens
     talk.say([Message.of("user", "again")])
     assert talk.branch == 1 and (talk.tokens[:3] == before[:3]).all()
+    assert [m.role for m in chat.past.messages] == ["user", "assistant"] and chat.past.tools == ({"name": "look"},)
+    assert chat.past.marks == ((1, len(before) - 4),)  # three letters and the end
+    prompt = len(talk.tokens)
+    run(turn())
+    talk.say([Message.of("user", "and again")])
+    assert chat.past.marks == ((3, prompt),), "what was rewritten has no mark any more"
     run(turn())
     from tunix_core.types import Trajectory
 
     rows = list(Trajectory(SampleId("s", 0, 0), "e", Task("t"), 0, tuple(talk.spans)).rows())
-    assert len(rows) == 2
-    assert sum(int(row.mask.sum()) for row in rows) == talk.sampled_tokens == 8
+    assert len(rows) == 3
+    assert sum(int(row.mask.sum()) for row in rows) == talk.sampled_tokens == 12
 
 
 def test_a_frozen_suite_can_be_given_other_hooks():

@@ -1,0 +1,216 @@
+"""GGUF files, written here from the tiny checkpoints as converters write them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import jax
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from tokenizers import pre_tokenizers
+
+from tunix_core.errors import CheckpointError
+from tunix_core.models import open_policy
+from tunix_core.models.config import RopeScaling
+from tunix_core.models.gguf_file import GgufFile, unpaired
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden"))
+import tiny_checkpoints as tiny
+
+ARCHITECTURES = {"llama": "llama", "llama3-rope": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3"}
+LAYER = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+GEMMA_LAYER = LAYER | {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def gguf_name(name: str, architecture: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    if stem in WHOLE:
+        return f"{WHOLE[stem]}.{kind}"
+    _, _, layer, rest = stem.split(".", 3)
+    return f"blk.{layer}.{(GEMMA_LAYER if architecture == 'gemma3' else LAYER)[rest]}.{kind}"
+
+
+def paired(tensor: np.ndarray, heads: int) -> np.ndarray:
+    """The order of rows that llama's converter writes: the halves of each head interleaved."""
+    return tensor.reshape(heads, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
+
+
+def as_converted(name: str, tensor: np.ndarray, architecture: str) -> np.ndarray:
+    if architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
+        return paired(tensor, tiny.HEADS if "q_proj" in name else tiny.KV_HEADS)
+    return tensor + np.float32(1) if architecture == "gemma3" and "norm" in name else tensor
+
+
+def write(path: Path, name: str, change: Callable[[gguf.GGUFWriter], None] | None = None, **replaced: Any) -> Path:
+    config, architecture = tiny.CONFIGS[name] | replaced, ARCHITECTURES[name]
+    writer = gguf.GGUFWriter(path, config.get("architecture", architecture))
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config.get("rope_theta", 1e6))
+    if architecture == "gemma3":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_uint32("gemma3.attention.sliding_window_pattern", config["sliding_window_pattern"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(8.0)
+    add_tokenizer(writer)
+    for tensor_name, tensor in tiny.tensors(name):
+        writer.add_tensor(gguf_name(tensor_name, architecture), as_converted(tensor_name, tensor, architecture))
+    if change:
+        change(writer)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def add_tokenizer(writer: gguf.GGUFWriter) -> None:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([*alphabet, "ab", "<s>", "</s>"])
+    writer.add_token_types([1] * (len(alphabet) + 1) + [3, 3])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(len(alphabet) + 1)
+    writer.add_eos_token_id(len(alphabet) + 2)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_its_policy_is_that_of_the_checkpoint_it_was_made_from(tmp_path: Path, name: str) -> None:
+    policy = open_policy(write(tmp_path / "a.gguf", name))
+    tiny.write_checkpoint(name, tmp_path / "origin")
+    (tmp_path / "origin" / "tokenizer.json").write_text(policy.tokenizer.to_json())  # pyright: ignore
+    origin = open_policy(tmp_path / "origin")
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), policy.params, origin.params)
+    assert policy.model.config == origin.model.config  # pyright: ignore[reportAttributeAccessIssue]
+    assert policy.chat.stop_tokens == (258,)
+
+
+def test_gemma3_takes_from_the_file_what_no_field_says(tmp_path: Path) -> None:
+    policy = open_policy(write(tmp_path / "a.gguf", "gemma3"))
+    config: Any = policy.model.config  # pyright: ignore[reportAttributeAccessIssue]
+    assert (config.local_layers, config.local_window, config.local_rope_theta) == ((0, 1), 8, 10_000.0)
+    assert (config.rope_scaling, config.norm_eps) == (RopeScaling("linear", 8.0), 1e-5)
+    assert config.query_scale == config.head_dim**-0.5
+    stored = dict(tiny.tensors("gemma3"))["model.layers.1.pre_feedforward_layernorm.weight"]
+    np.testing.assert_allclose(policy.params["layers"]["1"]["mlp_norm"]["scale"], stored, atol=2e-7)
+
+
+def llama3_factors() -> np.ndarray:
+    """As llama's converter computes them for a Llama 3 of 32 768 positions."""
+    rates = 500_000.0 ** -(np.arange(8) / 8)
+    waves = 2 * np.pi / rates
+    smooth = (8192 / waves - 1) / 3
+    between = 1 / ((1 - smooth) / 32 + smooth)
+    return np.where(waves < 2048, 1.0, np.where(waves > 8192, 32.0, between)).astype(np.float32)
+
+
+def test_the_slowed_frequencies_of_llama3_are_recognised(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.gguf", "llama3-rope", lambda w: w.add_tensor("rope_freqs.weight", llama3_factors()))
+    config: Any = open_policy(file).model.config  # pyright: ignore[reportAttributeAccessIssue]
+    assert config.rope_scaling == RopeScaling("llama3", 32.0, 1.0, 4.0, 8192)
+    odd = write(
+        tmp_path / "b.gguf", "llama3-rope", lambda w: w.add_tensor("rope_freqs.weight", np.full(8, 2, np.float32))
+    )
+    with pytest.raises(CheckpointError, match="another way than Llama 3 does"):
+        open_policy(odd)
+
+
+def test_pairing_is_undone() -> None:
+    tensor = np.random.default_rng(0).standard_normal((64, 48), np.float32)
+    np.testing.assert_array_equal(unpaired(paired(tensor, 4), 16), tensor)
+
+
+QUANTIZED = [Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0]
+
+
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
+def test_a_quantized_tensor_is_read_as_the_numbers_it_stands_for(tmp_path: Path, kind: Kind) -> None:
+    tensor = np.random.default_rng(0).standard_normal((6, 64), np.float32)
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    packed = tensor.astype(np.float16) if kind == Kind.F16 else gguf.quants.quantize(tensor, kind)
+    writer.add_tensor("a", packed, raw_dtype=None if kind == Kind.F16 else kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GgufFile(tmp_path / "a.gguf")
+    assert file.shape_of("a") == (6, 64)
+    found = file.read("a")
+    assert (found.dtype, found.shape) == (np.float32, (6, 64))
+    assert np.linalg.norm(found - tensor) < 0.1 * np.linalg.norm(tensor)
+
+
+def cut(path: Path, bytes: int) -> None:
+    path.write_bytes(path.read_bytes()[:-bytes])
+
+
+def test_a_broken_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    whole = write(tmp_path / "a.gguf", "qwen3")
+    breaks: dict[str, Callable[[Path], object]] = {
+        "no GGUF file": lambda path: path.write_bytes(b"GGUX" + bytes(100)),
+        "is corrupt, cut off or": lambda path: path.write_bytes(b""),
+        "cut off": lambda path: cut(path, 3000),
+        "corrupt": lambda path: path.write_bytes(path.read_bytes()[:600]),
+        "unknown architecture 'mamba'; known are llama": lambda path: write(path, "qwen3", architecture="mamba"),
+        "'blk.0.ffn_down.weight' is 48x64, expected 48x80": lambda path: write(path, "qwen3", intermediate_size=80),
+        "lacks 11 of 47 tensors, 'blk.3": lambda path: write_deep(path),
+        "with 8 experts is not covered": lambda path: write(path, "qwen3", lambda w: w.add_expert_count(8)),
+        "rotary positions on 8 of 16": lambda path: write(path, "qwen3", lambda w: w.add_rope_dimension_count(8)),
+        "rope scaling 'yarn' is not covered": lambda path: write(
+            path, "qwen3", lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        ),
+    }
+    for number, (expected, change) in enumerate(breaks.items()):
+        path = tmp_path / f"{number}.gguf"
+        path.write_bytes(whole.read_bytes())
+        change(path)
+        with pytest.raises(CheckpointError) as caught:
+            open_policy(path)
+        assert expected in str(caught.value), expected
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def write_deep(path: Path) -> None:
+    """A file whose fields promise one more layer than its tensors have."""
+    tensors = list(tiny.tensors("qwen3"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny, "tensors", lambda name: tensors)
+        write(path, "qwen3", num_hidden_layers=4)
+
+
+def test_a_folder_with_one_such_file_opens_and_with_two_names_them(tmp_path: Path) -> None:
+    write(tmp_path / "a.gguf", "qwen3")
+    assert open_policy(tmp_path).model.vocab_size == tiny.VOCAB
+    (tmp_path / "b.gguf").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"has 2 \.gguf files; name one of them: a\.gguf, b\.gguf"):
+        open_policy(tmp_path)

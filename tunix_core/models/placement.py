@@ -1,0 +1,121 @@
+"""Weights onto a mesh of devices: logical axes by path, mesh axes by rules, one tensor at a time."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tunix_core.errors import UsageError
+from tunix_core.models.paths import Params, unflatten
+
+log = logging.getLogger(__name__)
+Rules = Mapping[str, str | tuple[str, ...] | None]
+AXES: Mapping[str, tuple[str, ...]] = {
+    "embedding": ("vocab", "embed"),
+    "head": ("embed", "vocab"),
+    "q": ("embed", "heads"),
+    "k": ("embed", "kv_heads"),
+    "v": ("embed", "kv_heads"),
+    "o": ("heads", "embed"),
+    "q_bias": ("heads",),
+    "k_bias": ("kv_heads",),
+    "v_bias": ("kv_heads",),
+    "gate": ("embed", "mlp"),
+    "up": ("embed", "mlp"),
+    "down": ("mlp", "embed"),
+    "scale": ("norm",),
+}
+RULES: Rules = {
+    "vocab": "tensor",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+    "embed": "fsdp",
+    "norm": None,
+}
+
+
+def logical_axes(path: str) -> tuple[str, ...]:
+    """The name of each axis of the weight at `path`: "layers.0.attention.q" -> ("embed", "heads")."""
+    return AXES[path.rpartition(".")[2]]
+
+
+def place(
+    tensors: Iterable[tuple[str, np.ndarray]],
+    mesh: Mesh,
+    rules: Rules = RULES,
+    together: Mapping[str, int] | None = None,
+) -> Params:
+    """Puts weights on a mesh as they come; each is let go before the next is taken.
+
+    Args:
+        tensors: (path, tensor); an iterator that reads on demand never has two in memory.
+        rules: for each logical axis the mesh axes that split it, or None. Mesh axes that `mesh` lacks are left out.
+        together: how many elements of a logical axis must stay on one device (`heads`: one head's size).
+
+    Returns:
+        The nested dict of arrays. An axis that a mesh axis doesn't divide is replicated on it; that is logged.
+
+    Raises:
+        UsageError: a rule for a logical axis that no weight has.
+    """
+    leaves: dict[str, Any] = {}
+    said: set[str] = set()
+    for path, tensor in tensors:
+        spec, replicated = _spec(path, tensor.shape, mesh, rules, together or {})
+        for line in replicated:
+            if line not in said:
+                log.warning("%s; first seen at %s", line, path)
+        said.update(replicated)
+        leaves[path] = jax.block_until_ready(jax.device_put(tensor, NamedSharding(mesh, spec)))
+        del tensor
+    return unflatten(leaves)
+
+
+def sharding(
+    path: str, shape: tuple[int, ...], mesh: Mesh, rules: Rules = RULES, together: Mapping[str, int] | None = None
+) -> NamedSharding:
+    """How `place` lays the weight at `path`, of that shape, on the mesh."""
+    return NamedSharding(mesh, _spec(path, shape, mesh, rules, together or {})[0])
+
+
+def _spec(
+    path: str, shape: tuple[int, ...], mesh: Mesh, rules: Rules, together: Mapping[str, int]
+) -> tuple[PartitionSpec, list[str]]:
+    """Where the weight goes, and a line for each mesh axis it is replicated on against the rules."""
+    known = {axis for axes in AXES.values() for axis in axes}
+    if unknown := [axis for axis in rules if axis not in known]:
+        raise UsageError(f"rule for {unknown[0]!r}: no weight has such an axis; known are {', '.join(sorted(known))}")
+    taken: list[str] = []
+    parts: list[tuple[str, ...] | str | None] = []
+    replicated: list[str] = []
+    for axis, size in zip(logical_axes(path), shape, strict=True):
+        chosen, lines = _dividing(axis, size // together.get(axis, 1), mesh, rules, taken)
+        taken += chosen
+        replicated += lines
+        parts.append(tuple(chosen) if len(chosen) > 1 else chosen[0] if chosen else None)
+    return PartitionSpec(*parts), replicated
+
+
+def _dividing(axis: str, units: int, mesh: Mesh, rules: Rules, taken: list[str]) -> tuple[list[str], list[str]]:
+    """The mesh axes that split `units` evenly among those the rules name, and a line for each that doesn't."""
+    asked = rules.get(axis) or ()
+    chosen: list[str] = []
+    lines: list[str] = []
+    for name in (asked,) if isinstance(asked, str) else asked:
+        if name not in mesh.shape or name in taken:
+            continue
+        if units % math.prod(mesh.shape[other] for other in (*chosen, name)):
+            size = mesh.shape[name]
+            lines.append(
+                f"axis {axis!r} of {units} is replicated on mesh axis {name!r} of {size}, which doesn't divide it"
+            )
+        else:
+            chosen.append(name)
+    return chosen, lines
