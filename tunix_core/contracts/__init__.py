@@ -1,0 +1,81 @@
+"""The Protocols the rooms know each other by.
+
+Contracts are nouns; an implementation's name says its difference. Arrays of the accelerator are
+`Any` here, so that this never loads JAX.
+"""
+
+from __future__ import annotations
+
+from tunix_core.contracts.acting import (
+    Curriculum,
+    EnvHandle,
+    EnvOpener,
+    Episode,
+    Sandbox,
+    Scorer,
+    TaskSource,
+)
+from tunix_core.contracts.inference import (
+    Cache,
+    ChatFormat,
+    Completion,
+    Engine,
+    GenerateRequest,
+    Model,
+    Params,
+    Past,
+    Policy,
+    Rendering,
+    RolloutRequest,
+    Sampling,
+    Tokenizer,
+    Weights,
+    WeightSource,
+)
+from tunix_core.contracts.learning import (
+    Adaptive,
+    Algorithm,
+    Critic,
+    Learner,
+    LossTerms,
+    Outcome,
+)
+from tunix_core.contracts.observing import (
+    Context,
+    Hooks,
+    Tracker,
+)
+
+__all__ = [
+    "Adaptive",
+    "Algorithm",
+    "Cache",
+    "ChatFormat",
+    "Completion",
+    "Context",
+    "Critic",
+    "Curriculum",
+    "Engine",
+    "EnvHandle",
+    "EnvOpener",
+    "Episode",
+    "GenerateRequest",
+    "Hooks",
+    "Learner",
+    "LossTerms",
+    "Model",
+    "Outcome",
+    "Params",
+    "Past",
+    "Policy",
+    "Rendering",
+    "RolloutRequest",
+    "Sampling",
+    "Sandbox",
+    "Scorer",
+    "TaskSource",
+    "Tokenizer",
+    "Tracker",
+    "WeightSource",
+    "Weights",
+]
