@@ -338,7 +338,8 @@ class Training:
             "evaluated": {"before": before, "after": after},
         }
         self.run_dir.write_json("summary.json", summary)
-        self.progress.console.print(summary_table(summary))
+        if self.config.eval.n:
+            self.progress.console.print(summary_table(summary))
         return RunResult(self.run_dir.path, summary)
 
     def _context(self) -> Context:
