@@ -113,6 +113,7 @@ def _nearness(hub: Hub, kind: str, id: str) -> float:
 
 def _shown(hub: Hub, kind: str, spec: Spec) -> dict[str, Any]:
     content = {"id": spec.id, "kind": kind} | _owner(hub, kind, spec) | describe_spec(spec)
+    content.pop("members", None)  # the spec's own is where to find them
     return content | {"members": list(hub.members(kind, spec.id))} if spec.id.endswith("/*") else content
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tunix_core.config.lines import Path
 from tunix_core.config.tree import RewardConfig, RunConfig
@@ -52,7 +52,7 @@ def _convert(hint: Any, value: Any, path: Path, fail: Fail) -> Any:
     if hint in _SCALARS:
         return _scalar(hint, value, path, fail)
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin is UnionType:  # always `X | None`; TOML has no null, an absent key says it
+    if origin in (UnionType, Union):  # always `X | None`; TOML has no null, an absent key says it
         return _convert(arguments[0], value, path, fail)
     if origin is Literal:
         return _choice(arguments, value, path, fail)

@@ -86,7 +86,8 @@ def _suite_problems(suite: SuiteConfig) -> Iterator[Problem]:
     if not 1 <= suite.min_group <= suite.group_size:
         yield (
             ("min_group",),
-            f"min_group must be between 1 and group_size ({suite.group_size}), and is {suite.min_group}",
+            f"min_group must be between 1 and group_size ({suite.group_size}), and is {suite.min_group}; "
+            "set it to how many samples of a group must survive",
         )
     if suite.max_turns is not None and suite.max_turns < 1:
         yield ("max_turns",), f"max_turns must be at least 1, and is {suite.max_turns}"

@@ -112,8 +112,10 @@ class LocalCell:
         try:
             value = call() if on_loop else await asyncio.wrap_future(self._submit(call))
             return await value if inspect.isawaitable(value) else value
-        except SystemExit as error:  # an environment may not end the trainer
-            raise EnvError(f"SystemExit: {error}") from error
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # an environment may not end the trainer: SystemExit, a panic in Rust
+            raise EnvError(f"{type(error).__name__}: {error}") from error
 
     def _submit(self, call: Callable[[], Any]) -> Future[Any]:
         self._lane = self._lane or self._lanes.lease()

@@ -10,7 +10,9 @@ summary.json         before and after, when the run evaluates
 
 from __future__ import annotations
 
+import fcntl
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -44,12 +46,17 @@ class RunDir:
                 f"nothing to resume in {path}: it lacks {' or '.join(MARKS)}. Start without --resume."
             )
         if exists and overwrite and not resume:
+            os.close(_held(path))  # never while another process writes it
             shutil.rmtree(path)
         elif exists and not resume:
             raise UsageError(f"{path} already holds a run. Go on with --resume, or replace it with --overwrite.")
         elif path.exists() and not exists and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"{path} is not empty and is not a run. Choose another run_dir.")
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{path} can't be made: {error.strerror}. Choose another run_dir.") from error
+        self._holding: int | None = _held(path)
         self._metrics = _append_to(path / "metrics.jsonl")
         self._trajectories = _append_to(path / "trajectories.jsonl")
 
@@ -64,7 +71,11 @@ class RunDir:
         self.write_text(name, json.dumps(value, indent=2, default=str) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
-        return json.loads((self.path / name).read_text())
+        path = self.path / name
+        try:
+            return json.loads(path.read_text())
+        except ValueError as error:
+            raise CheckpointError(f"{path} can't be read: {error}") from error
 
     def metrics(self, row: Mapping[str, float]) -> None:
         """Appends one step's row."""
@@ -74,7 +85,7 @@ class RunDir:
     def cut_metrics(self, step: int) -> None:
         """Forgets rows of steps from `step` on: a resumed run takes them again."""
         path = self.path / "metrics.jsonl"
-        kept = [line for line in path.read_text().splitlines() if _step(line) < step]
+        kept = [line for line in path.read_text(errors="replace").splitlines() if _step(line) < step]
         self._metrics.close()
         partial = path.with_name("metrics.partial")
         partial.write_text("".join(f"{line}\n" for line in kept))
@@ -89,12 +100,26 @@ class RunDir:
     def close(self) -> None:
         self._metrics.close()
         self._trajectories.close()
+        if self._holding is not None:
+            os.close(self._holding)
+            self._holding = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _held(path: Path) -> int:
+    """The directory, open and locked: two processes writing one run would mix their steps. A kill lets go."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(directory)
+        raise UsageError(f"another process trains in {path}. End it first, or choose another run_dir.") from error
+    return directory
 
 
 def _append_to(path: Path) -> TextIO:
@@ -109,7 +134,11 @@ def _append_to(path: Path) -> TextIO:
 
 
 def _step(line: str) -> float:
-    return json.loads(line)["step"]
+    """A row's step; infinity for a damaged row, which must not keep a run from going on."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 def readable(trajectory: Trajectory) -> dict[str, Any]:

@@ -75,11 +75,13 @@ async def call_on_loop(coroutine: Coroutine[Any, Any, Any], timeout_s: float) ->
 
 
 async def _contained(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """SystemExit would end the event loop, and every episode with it."""
+    """What is no Exception (SystemExit, a panic in Rust) would end the run, and every episode with it."""
     try:
         return await coroutine
-    except SystemExit as error:
-        raise RewardError(f"raised SystemExit: {error}") from error
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise RewardError(f"raised {type(error).__name__}: {error}") from error
 
 
 async def _finish(future: asyncio.Future[Any], timeout_s: float) -> None:

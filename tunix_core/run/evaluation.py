@@ -41,7 +41,7 @@ def evaluate(
         temperature: 0 is greedy.
 
     Returns:
-        {"env", "model", "n", "mean", "stderr", "none", "parts", "statuses", "failures", …}; see
+        {"env", "model", "asked", "n" (fewer than asked where the split has fewer), "mean", "stderr", "none", "parts", "statuses", "failures", …}; see
         `reporting.summarise`.
 
     Raises:
@@ -59,7 +59,7 @@ def evaluate(
     bench = prepare(config, hub)
     policy = open_model(model, hub)
     summary = asyncio.run(_evaluate(bench, policy, hub, engine or EngineConfig(), n, seed))
-    return {"env": env, "model": model, "split": split, "temperature": temperature, "seed": seed} | summary
+    return {"env": env, "model": model, "split": split, "temperature": temperature, "seed": seed, "asked": n} | summary
 
 
 async def _evaluate(bench: Bench, policy: Policy, hub: Hub, config: EngineConfig, n: int, seed: int) -> dict[str, Any]:

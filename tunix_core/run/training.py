@@ -57,13 +57,14 @@ def train(
     benches = [prepare(suite, hub) for suite in config.suites]
     config = replace(config, run_dir=config.run_dir or _default_dir(config_name))
     lock = make_lock(config, benches, hub)
+    training = Training(config, hub, benches)  # what can't be built is told before anything is written
     with RunDir(Path(config.run_dir), resume=resume, overwrite=overwrite) as run_dir:
         if resume:
             check_lock(run_dir.read_json("lock.json"), lock)
         else:
             run_dir.write_text("config.toml", dump_config(config))
             run_dir.write_json("lock.json", lock)
-        return asyncio.run(Training(config, hub, benches, run_dir).run(resume))
+        return asyncio.run(training.run(run_dir, resume))
 
 
 def _default_dir(name: str) -> str:
@@ -73,11 +74,12 @@ def _default_dir(name: str) -> str:
 class Training:
     """One run, from its parts to its summary."""
 
-    def __init__(self, config: RunConfig, hub: Hub, benches: list[Bench], run_dir: RunDir) -> None:
-        from tunix_core.trainer import Checkpoints, Trainer
+    def __init__(self, config: RunConfig, hub: Hub, benches: list[Bench]) -> None:
+        from tunix_core.trainer import Trainer
 
-        self.config, self.hub, self.run_dir = config, hub, run_dir
+        self.config, self.hub = config, hub
         self.benches = {bench.config.name: bench for bench in benches}
+        self.sources = {b.config.name: b.tasks(b.config.split, config.seed) for b in benches}
         self.policy = open_model(config.model, hub, config.model_options)
         self.algorithms = algorithms(config, hub)
         self.learner = Trainer(
@@ -90,7 +92,6 @@ class Training:
             reference=self._reference(),
             steps=config.steps,
         )
-        self.checkpoints = Checkpoints(run_dir.checkpoints, keep=config.checkpoint.keep)
         self.on_policy = config.scheduler.mode == "on_policy"
         self.interrupt = Interrupt()
         self.metrics = StepMetrics()
@@ -98,8 +99,12 @@ class Training:
         self.silent_steps = 0
         self._trainer_thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
 
-    async def run(self, resume: bool) -> RunResult:
+    async def run(self, run_dir: RunDir, resume: bool) -> RunResult:
         """Opens the rooms, evaluates, trains, evaluates; closes everything whatever happens."""
+        from tunix_core.trainer import Checkpoints
+
+        self.run_dir = run_dir
+        self.checkpoints = Checkpoints(run_dir.checkpoints, keep=self.config.checkpoint.keep)
         started = time.monotonic()
         saved = await self._in_trainer(self._restore) if resume else {}
         first = self.learner.version
@@ -167,7 +172,7 @@ class Training:
         from tunix_core.tasks import TaskStream
 
         bench = self.benches[name]
-        tasks = TaskStream(bench.tasks(bench.config.split, self.config.seed), seed=self.config.seed)
+        tasks = TaskStream(self.sources[name], seed=self.config.seed)
         if "tasks" in saved:
             tasks.restore(saved["tasks"][name])
         size = bench.config.group_size
@@ -193,6 +198,7 @@ class Training:
         self._remember()
         producing = asyncio.create_task(self.scheduler.run(), name="scheduler")
         stack.push_async_callback(_cancel, producing)
+        self.progress.say(f"run directory: {self.run_dir.path}")
         with self.progress, self.interrupt:
             try:
                 for step in range(first, self.config.steps):
@@ -299,7 +305,11 @@ class Training:
         if self.checkpoints.latest() != self.learner.version:
             state = self.learner.state()
             save = self.checkpoints.save
-            path = await self._in_trainer(save, state.version, state.params, state.optimizer, self._boundary)
+            try:
+                path = await self._in_trainer(save, state.version, state.params, state.optimizer, self._boundary)
+            except OSError as error:
+                where = f"{self.run_dir.path}: {error.strerror or error}"
+                raise CheckpointError(f"no checkpoint can be saved in {where}. Make room, then --resume.") from error
             self.hub.hooks.notify("tunix_checkpoint_saved", ctx=self._context(), path=path)
 
     async def _evaluate(self) -> dict[str, Any]:

@@ -41,6 +41,11 @@ class FailureLog:
         if len(recent) == self._window and len(failed) > self._max_share * self._window:
             raise TooManyFailures(_explain(suite, failed, self._window, self._max_share))
 
+    def example(self, suite: str) -> str:
+        """The commonest of a suite's recent failures, in words; "" when there is none."""
+        failed = [t for t in self._recent[suite] if t is not None]
+        return _example(failed) if failed else ""
+
     def group(self, suite: str, task: str) -> bool:
         """Counts a group that failed as a whole; True when its task is now quarantined."""
         self._groups[suite, task] += 1
@@ -56,12 +61,15 @@ class FailureLog:
 
 
 def _explain(suite: str, failed: list[Trajectory], window: int, allowed: float) -> str:
+    return (
+        f"suite {suite!r}: {len(failed)} of the last {window} episodes failed (allowed share: {allowed:g}), "
+        f"{_example(failed)}. Fix the environment or reward, or raise scheduler.max_failure_share."
+    )
+
+
+def _example(failed: list[Trajectory]) -> str:
     kinds = Counter(t.failure.kind for t in failed if t.failure)
     kind, _ = kinds.most_common(1)[0]
     sample = next(t for t in failed if t.failure and t.failure.kind == kind)
     assert sample.failure is not None
-    return (
-        f"suite {suite!r}: {len(failed)} of the last {window} episodes failed (allowed share: {allowed:g}), "
-        f"most often {kind} at {sample.failure.boundary}; for example {sample.id}: {sample.failure.message!r}. "
-        f"Fix the environment or reward, or raise scheduler.max_failure_share."
-    )
+    return f"most often {kind} at {sample.failure.boundary}; for example {sample.id}: {sample.failure.message!r}"

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from tunix_core.config import SchedulerConfig
 from tunix_core.contracts import Context, RolloutRequest, Sampling
+from tunix_core.errors import SuiteStarved
 from tunix_core.rollout import Suite, run_episode
 from tunix_core.rollout.episode import as_episode
 from tunix_core.scheduler.failures import FailureLog
@@ -166,7 +167,10 @@ class Scheduler:
         return min(due, key=lambda name: due[name]) if due else None
 
     def _admit(self, name: str) -> tuple[int, Task]:
-        index, task = self._suites[name].tasks.take()
+        try:
+            index, task = self._suites[name].tasks.take()
+        except SuiteStarved as error:
+            raise SuiteStarved(f"suite {name!r}: {error}; {self.failures.example(name)}") from error
         self._admitted[name, index] = self.plan.version
         self._running[name, index] = asyncio.get_running_loop().time()
         return index, task

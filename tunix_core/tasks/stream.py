@@ -70,7 +70,7 @@ class TaskStream:
                 self._outstanding.add(ticket)
                 return ticket, task
         shown = ", ".join(self.quarantined[:5])
-        raise SuiteStarved(f"every task is quarantined ({len(self._quarantined)}: {shown}, …); see the failures above")
+        raise SuiteStarved(f"every task is quarantined ({len(self._quarantined)}: {shown}, …)")
 
     def consume(self, ticket: int) -> None:
         """`ticket` is done with: it is never given out again. Raises ValueError unless it is outstanding."""

@@ -95,7 +95,11 @@ class Checkpoints:
 
     def extra(self, step: int) -> dict[str, Any]:
         """What was saved as `extra`. Raises CheckpointError when there is no such checkpoint."""
-        return json.loads((self._found(step) / "extra.json").read_text())
+        path = self._found(step) / "extra.json"
+        try:
+            return json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path} can't be read: {error}. {self._others(step)}") from error
 
     def _restore(self, step: int, name: str, template: Tree) -> Tree:
         arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), template)
@@ -103,6 +107,8 @@ class Checkpoints:
         with ocp.PyTreeCheckpointer() as reader:
             try:
                 tree = reader.restore(path, args=ocp.args.PyTreeRestore(item=template, restore_args=arguments))
+            except OSError as error:
+                raise CheckpointError(f"{path} can't be read: {error}. {self._others(step)}") from error
             except (ValueError, KeyError) as error:
                 raise CheckpointError(f"{path} does not fit this model: {error}") from error
         jax.tree_util.tree_map_with_path(lambda key, a, b: _check_same(path, key, a, b), tree, template)
@@ -118,10 +124,18 @@ class Checkpoints:
         return self._path(step)
 
     def _marker(self) -> int | None:
+        path = self._directory / MARKER
         try:
-            return int((self._directory / MARKER).read_text())
+            return int(path.read_text())
         except FileNotFoundError:
             return None
+        except ValueError as error:
+            raise CheckpointError(f"{path} must hold the newest whole checkpoint's step; write it there") from error
+
+    def _others(self, step: int) -> str:
+        """What to do about a broken checkpoint."""
+        older = [other for other in self.steps() if other < step]
+        return f"To go on from step {older[-1]}, write {older[-1]} into {self._directory / MARKER}." if older else ""
 
     def _prune(self) -> None:
         for step in self.steps()[: -self._keep]:

@@ -141,6 +141,7 @@ def test_hub_show_finds_a_bare_name_in_every_kind_and_lists_members(tunix: Tunix
     family = json.loads(tunix("hub", "show", "my_things/many/*", "-p", plugin, "--json").out)
     assert family["score_range"] == [0.0, None]
     assert family["members"] == ["my_things/many/one", "my_things/many/two"]
+    assert "members" not in tunix("hub", "show", "my_things/many/one", "-p", plugin).out
 
 
 @pytest.mark.parametrize(

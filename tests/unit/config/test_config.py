@@ -271,3 +271,10 @@ def test_an_option_without_a_toml_form_is_refused() -> None:
     config = RunConfig(suites=(SuiteConfig("a/b", "a/b", options={"x": object()}),))
     with pytest.raises(ConfigError, match=r"has no TOML form; use numbers, strings"):
         dump_config(config)
+
+
+def test_a_wrong_choice_lists_the_choices_where_a_key_may_be_absent(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[[suite]]\nenv = "a/b"\nisolation = "proces"\n')
+    with pytest.raises(ConfigError, match=r"must be one of 'in-process'.*Did you mean 'process'"):
+        load_config(file)

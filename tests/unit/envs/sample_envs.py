@@ -139,11 +139,16 @@ def _no_value() -> Any:
     return next(iter(()))
 
 
+class Panic(BaseException):
+    """As PyO3 raises for a panic in Rust: no Exception."""
+
+
 MISDEEDS: dict[str, Any] = {
     "raise": lambda: _raise(ValueError("as asked")),
     "timeout": lambda: _raise(TimeoutError("a socket's")),
     "grader": lambda: _raise(GraderError("the judge is down")),
     "exit": lambda: _raise(SystemExit(3)),
+    "panic": lambda: _raise(Panic("in Rust")),
     "stop": _no_value,
     "wait": lambda: RELEASE.wait(60) and None,
     "forever": lambda: time.sleep(3600),

@@ -99,6 +99,7 @@ def test_an_async_environment_runs_on_the_event_loop(suite: Suite, task: Task) -
         ("raise", "reset", "env_raised"),
         ("raise", "step", "env_raised"),
         ("exit", "step", "env_raised"),
+        ("panic", "step", "env_raised"),
         ("stop", "step", "env_raised"),
         ("timeout", "step", "env_timeout"),
         ("grader", "step", "grader_lost"),

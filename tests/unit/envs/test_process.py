@@ -106,6 +106,7 @@ def test_tool_calls_cross_over(suite: Suite, task: Task) -> None:
         ("raise", "init", "env_raised"),
         ("raise", "reset", "env_raised"),
         ("exit", "step", "env_raised"),
+        ("panic", "step", "env_raised"),
         ("grader", "step", "grader_lost"),
         ("nan", "step", "env_contract"),
         ("die", "step", "env_died"),

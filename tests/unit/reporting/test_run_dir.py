@@ -146,3 +146,32 @@ def test_a_failed_episode_says_where_it_failed() -> None:
     row = readable(trajectory(status="failed", stop_reason="env_raised", failure=failure, score=Score(None)))
     assert row["failure"] == {"kind": "env_raised", "boundary": "env.step", "message": "RuntimeError: broke"}
     assert (row["score"], row["parts"], row["messages"], row["oldest_version"]) == (None, {}, [], None)
+
+
+@pytest.mark.parametrize("how", [{"resume": True}, {"overwrite": True}])
+def test_one_directory_is_written_by_one_process(tmp_path: Path, how: dict[str, bool]) -> None:
+    with started(tmp_path / "run") as run:
+        with pytest.raises(UsageError, match="another process"):
+            RunDir(run.path, **how)
+        assert (run.path / "config.toml").exists()
+    RunDir(tmp_path / "run", **how).close()
+
+
+def test_a_directory_that_cannot_be_made_is_the_users_to_change(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="can't be made"):
+        RunDir(tmp_path / "file" / "run")
+
+
+def test_damaged_rows_of_metrics_go_and_the_run_goes_on(tmp_path: Path) -> None:
+    with started(tmp_path) as run:
+        (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0}\ngarbage{\n\xff\n3\n{"step": 1}\n')
+        run.cut_metrics(5)
+        assert rows(tmp_path) == [{"step": 0}, {"step": 1}]
+
+
+def test_a_damaged_lock_is_named(tmp_path: Path) -> None:
+    with started(tmp_path) as run:
+        (tmp_path / "lock.json").write_text("{")
+        with pytest.raises(CheckpointError, match=r"lock\.json can't be read"):
+            run.read_json("lock.json")

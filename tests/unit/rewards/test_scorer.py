@@ -142,7 +142,14 @@ def test_an_async_reward_that_ends_the_program_or_cancels_itself_is_one_episodes
     async def cancels(episode: Episode) -> float:
         raise asyncio.CancelledError
 
-    for part in (leaves, cancels):
+    class Panic(BaseException):
+        """As PyO3 raises for a panic in Rust."""
+
+    @reward()
+    async def panics(episode: Episode) -> float:
+        raise Panic
+
+    for part in (leaves, cancels, panics):
         failure = score(part).failure
         assert failure and failure.kind == "reward_raised"
 

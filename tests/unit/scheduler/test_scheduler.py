@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tunix_core.config import SchedulerConfig
 from tunix_core.contracts import Sampling
-from tunix_core.errors import TooManyFailures
+from tunix_core.errors import SuiteStarved, TooManyFailures
 from tunix_core.scheduler import Mixture, Scheduler, SuitePlan
 from tunix_core.testing.clock import run
 from tunix_core.testing.engine import FixedWeights
@@ -168,6 +168,23 @@ def test_a_suite_that_mostly_fails_ends_the_run_and_is_named():
         run(bench.train(3))
     error = caught.value.exceptions[0]
     assert isinstance(error, TooManyFailures)
+    assert "'bad'" in str(error) and "env_raised" in str(error) and "bad#" in str(error)
+
+
+def test_a_suite_whose_tasks_are_all_set_aside_is_named_with_a_failure():
+    bench = Bench({"bad": FakeOpener(failing=1.0)}, {"bad": 1.0}, 4, SchedulerConfig(quarantine_after=1))
+    take = bench.tasks["bad"].take
+
+    def until_three():
+        if len(bench.tasks["bad"].skipped) >= 3:
+            raise SuiteStarved("every task is quarantined")
+        return take()
+
+    bench.tasks["bad"].take = until_three
+    with pytest.raises(ExceptionGroup) as caught:
+        run(bench.train(3))
+    error = caught.value.exceptions[0]
+    assert isinstance(error, SuiteStarved)
     assert "'bad'" in str(error) and "env_raised" in str(error) and "bad#" in str(error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -142,3 +143,18 @@ def test_no_thread_is_left(tmp_path: Path) -> None:
     for thread in set(threading.enumerate()) - before:  # one that was told to end may still be at it
         thread.join(timeout=10)
         assert not thread.is_alive()
+
+
+def test_a_damaged_checkpoint_is_named_with_the_one_before_it(tmp_path: Path) -> None:
+    saved, tree = Checkpoints(tmp_path), {"a": np.zeros(2, np.float32)}
+    for step in (1, 2):
+        saved.save(step, tree, tree, {})
+    (tmp_path / "step-00000002" / "extra.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"extra\.json can't be read.*write 1 into"):
+        saved.extra(2)
+    shutil.rmtree(tmp_path / "step-00000002" / "params")
+    with pytest.raises(CheckpointError, match="params can't be read"):
+        saved.restore_params(2, tree)
+    (tmp_path / "LATEST").write_text("")
+    with pytest.raises(CheckpointError, match="must hold the newest"):
+        saved.latest()
