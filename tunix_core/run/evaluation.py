@@ -41,7 +41,8 @@ def evaluate(
         temperature: 0 is greedy.
 
     Returns:
-        {"env", "model", "asked", "n" (fewer than asked where the split has fewer), "mean", "stderr", "none", "parts", "statuses", "failures", …}; see
+        {"env", "model", "asked", "n" (fewer than asked where there are fewer),
+        "mean", "stderr", "none", "parts", "statuses", "failures", …}; see
         `reporting.summarise`.
 
     Raises:

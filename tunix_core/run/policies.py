@@ -43,9 +43,8 @@ def open_model(name: str, hub: Hub, options: Mapping[str, Any] | None = None) ->
     try:
         return hub.load_object("models", name)(**(options or {}))
     except UnknownIdError as error:
-        raise UnknownIdError(
-            f"{error} There is no such directory either; of Hugging Face: tunix model fetch {name}"
-        ) from error
+        hint = f"There is no such directory either; if it is Hugging Face's, first: tunix model fetch {name}"
+        raise UnknownIdError(f"{error}. {hint}") from error
 
 
 def _from_path(path: Path, options: Mapping[str, Any] | None) -> Policy:
