@@ -2,7 +2,7 @@
 
     python plugins/models/scripts/make_nano.py --out plugins/models/tunix_models/data/nano
 
-Seeded; a few minutes on two cores. The policy it leaves has the teachers' bad habits, and knows the
+Seeded; a quarter of an hour on two cores. The policy it leaves has the teachers' bad habits, and knows the
 right ways as well: reinforcement has something to find.
 """
 
@@ -116,7 +116,7 @@ def learn(trainer: Trainer, said: list[Trajectory]) -> Mapping[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     given = parser.parse_args()
