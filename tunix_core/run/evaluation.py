@@ -12,7 +12,6 @@ from tunix_core.errors import UsageError
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite, run_episode
 from tunix_core.run.build import Bench, connect, prepare
-from tunix_core.run.memory import keep_freed_memory
 from tunix_core.run.policies import open_model
 from tunix_core.types import SampleId, Task, Trajectory, derive_seed
 
@@ -48,7 +47,6 @@ def evaluate(
     Raises:
         UsageError: an unknown id or option, or n < 1.
     """
-    keep_freed_memory()
     if n < 1:
         raise UsageError(f"n must be at least 1, got {n}.")
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens)

@@ -22,7 +22,6 @@ from tunix_core.run.build import QUIET, Bench, algorithms, connect, greedy, prep
 from tunix_core.run.evaluation import fit, play
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
-from tunix_core.run.memory import keep_freed_memory
 from tunix_core.run.metrics import StepMetrics
 from tunix_core.run.policies import open_model
 from tunix_core.run.trackers import Trackers
@@ -53,7 +52,6 @@ def train(
         UsageError: something in the config does not fit what is installed.
         RunEnded: the run stopped itself; the message says why.
     """
-    keep_freed_memory()
     benches = [prepare(suite, hub) for suite in config.suites]
     config = replace(config, run_dir=config.run_dir or _default_dir(config_name))
     lock = make_lock(config, benches, hub)

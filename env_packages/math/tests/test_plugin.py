@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -34,9 +35,11 @@ def test_what_is_registered_can_be_loaded() -> None:
 def test_the_options_of_a_suite_are_those_of_its_tasks_and_environment() -> None:
     for spec in registered().values():
         if type(spec).__name__ == "EnvSpec":
+            named = {*signature(load_target(spec.tasks)).parameters, *signature(load_target(spec.target)).parameters}
+            assert spec.options and set(spec.options) <= named  # `**_` would swallow any other in silence
             options = {name: option.default for name, option in spec.options.items()}
             task = load_target(spec.tasks)("train", 0, **options).get(0)
-            load_target(spec.target)(task, **options)
+            assert load_target(spec.target)(task, **options).full_task == task
 
 
 @pytest.mark.parametrize("spec", [s for s in registered().values() if isinstance(s, EnvSpec)], ids=lambda spec: spec.id)

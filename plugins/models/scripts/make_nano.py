@@ -25,7 +25,6 @@ from tunix_core.models import save_policy
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Conversation
 from tunix_core.run.build import Bench, prepare
-from tunix_core.run.memory import keep_freed_memory
 from tunix_core.run.policies import open_model
 from tunix_core.specs import load_target
 from tunix_core.trainer import Trainer
@@ -120,7 +119,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     given = parser.parse_args()
-    keep_freed_memory()
 
     hub = Hub.load()
     policy = open_model("models/nano", hub, {"random": given.seed})
