@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,16 +14,20 @@ import numpy as np
 
 from tunix_core.config import RunConfig, dump_config
 from tunix_core.contracts import Context
-from tunix_core.errors import CheckpointError, NoSignal, Stalled
+from tunix_core.errors import CheckpointError, NoSignal
 from tunix_core.plugins import Hub
+from tunix_core.profiling import span
 from tunix_core.reporting import Progress, RunDir, summarise, summary_table
 from tunix_core.run.build import QUIET, Bench, algorithms, connect, greedy, prepare
 from tunix_core.run.evaluation import fit, play
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
 from tunix_core.run.metrics import StepMetrics
+from tunix_core.run.observing import observing
 from tunix_core.run.policies import open_model
+from tunix_core.run.stall import StallWatch
 from tunix_core.run.trackers import Trackers
+from tunix_core.run.trainer_thread import TrainerThread
 from tunix_core.scheduler import Mixture, Scheduler, StepPlan, SuitePlan
 from tunix_core.types import Group, Trajectory
 
@@ -92,10 +95,8 @@ class Training:
         )
         self.on_policy = config.scheduler.mode == "on_policy"
         self.interrupt = Interrupt()
-        self.metrics = StepMetrics()
-        self.idle_since = time.monotonic()
         self.silent_steps = 0
-        self._trainer_thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._trainer_thread = TrainerThread()
 
     async def run(self, run_dir: RunDir, resume: bool) -> RunResult:
         """Opens the rooms, evaluates, trains, evaluates; closes everything whatever happens."""
@@ -107,7 +108,10 @@ class Training:
         saved = await self._in_trainer(self._restore) if resume else {}
         first = self.learner.version
         async with AsyncExitStack() as stack:
-            stack.callback(self._trainer_thread.shutdown)
+            stack.push_async_callback(self._trainer_thread.aclose)
+            folder = run_dir.path / "spans" if self.config.profiling.spans else None
+            self.observed = stack.enter_context(observing(folder))
+            self.stall = StallWatch(self.config.scheduler.stall_timeout_s, self.observed.recorder, self._rooms)
             await self._open(stack, saved)
             evaluated = time.monotonic()
             before = saved.get("before") or await self._evaluate()
@@ -194,21 +198,27 @@ class Training:
     async def _train(self, stack: AsyncExitStack, first: int) -> bool:
         """Takes the steps; True when the user stopped it."""
         self._remember()
+        self.stall.progress()
+        self.observed.restart()
+        self.metrics = StepMetrics(self.engine.statistics().get("tokens_sampled", 0.0))
         producing = asyncio.create_task(self.scheduler.run(), name="scheduler")
         stack.push_async_callback(_cancel, producing)
         self.progress.say(f"run directory: {self.run_dir.path}")
         with self.progress, self.interrupt:
             try:
-                for step in range(first, self.config.steps):
-                    await self._step(step, producing)
-                    if (step + 1) % self.config.checkpoint.every_steps == 0:
-                        await self._save()
+                await self.stall.over(self._steps(first, producing))
             except Stopped:
                 await self._save()
                 return True
         await _cancel(producing)
         await self._save()
         return False
+
+    async def _steps(self, first: int, producing: asyncio.Task[None]) -> None:
+        for step in range(first, self.config.steps):
+            await self._step(step, producing)
+            if (step + 1) % self.config.checkpoint.every_steps == 0:
+                await self._save()
 
     async def _step(self, step: int, producing: asyncio.Task[None]) -> None:
         plan, groups = self.scheduler.plan, []
@@ -223,7 +233,9 @@ class Training:
             for group in sorted(groups, key=lambda g: (g.suite, g.index)):
                 await self._in_trainer(self.learner.accumulate, group)
         learned = await self._in_trainer(self.learner.apply)
-        await self._publish()
+        with span("weights.publish", step=step):
+            await self._publish()
+        self.stall.progress()
         self._report(step, groups, learned)
 
     async def _publish(self) -> None:
@@ -240,45 +252,41 @@ class Training:
 
         Raises:
             Stopped: the user asked to stop.
-            Stalled: nothing finished for stall_timeout_s.
         """
-        getting = asyncio.create_task(self.queue.get(plan.accepts, plan.version, self.scheduler.give_back))
+        getting = asyncio.create_task(
+            self.queue.get(plan.accepts, plan.version, self.scheduler.give_back, plan.barrier)
+        )
         stopping = asyncio.create_task(self.interrupt.wait())
         try:
-            while not getting.done():
-                await asyncio.wait({getting, stopping, producing}, timeout=5.0, return_when=asyncio.FIRST_COMPLETED)
-                if producing.done():
-                    _raise(producing)
-                if stopping.done():
-                    raise Stopped
-                self._check_stalled()
-            self.idle_since = time.monotonic()
+            await asyncio.wait({getting, stopping, producing}, return_when=asyncio.FIRST_COMPLETED)
+            if producing.done():
+                _raise(producing)
+            if stopping.done():
+                raise Stopped
+            self.stall.progress()
             return getting.result()
         finally:
             await _cancel(getting)
             await _cancel(stopping)
 
-    def _check_stalled(self) -> None:
-        idle = time.monotonic() - self.idle_since
-        if idle > self.config.scheduler.stall_timeout_s:
-            state = {
-                "waiting for": self.scheduler.waiting_for(),
-                "scheduler": self.scheduler.statistics(),
-                "queue": self.queue.statistics(),
-                "engine": self.engine.statistics(),
-                "environments": {name: suite.opener.statistics() for name, suite in self.suites.items()},
-            }
-            rooms = "\n".join(f"  {room}: {value}" for room, value in state.items())
-            raise Stalled(f"no episode finished for {idle:.0f} s (scheduler.stall_timeout_s).\n{rooms}")
+    def _rooms(self) -> Mapping[str, Any]:
+        """What each room says of itself, for the report of a stalled run."""
+        return {
+            f"step {self.learner.version} waits for": self.scheduler.waiting_for(),
+            "scheduler": self.scheduler.statistics(),
+            "queue": self.queue.statistics(),
+            "engine": self.engine.statistics(),
+            **{f"environments of {name}": suite.opener.statistics() for name, suite in self.suites.items()},
+        }
 
     # ---- keeping track ----
     def _observe(self, trajectory: Trajectory) -> None:
-        self.idle_since = time.monotonic()
+        self.stall.progress()
         self.metrics.episode(trajectory)
         self.run_dir.trajectory(trajectory)
 
     def _report(self, step: int, groups: list[Group], learned: Mapping[str, float]) -> None:
-        row = self.metrics.row(step, groups, learned, self.engine.statistics(), self.scheduler)
+        row = self.metrics.row(step, groups, learned, self.engine.statistics(), self.scheduler, self.observed.row())
         self.run_dir.metrics(row)
         self.progress.step(row)
         self.trackers.log(step, row)
@@ -354,7 +362,7 @@ class Training:
         return Context(run_dir=self.run_dir.path, step=self.learner.version)
 
     async def _in_trainer(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._trainer_thread, work, *arguments)
+        return await self._trainer_thread.call(self.learner.version, work, *arguments)
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -9,7 +9,7 @@ their deadline hold, so places always suffice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tunix_core.scheduler.mixture import Mixture
 from tunix_core.types import Group
@@ -44,6 +44,16 @@ class StepPlan:
             count <= self.left(group.suite) - 1 + self._later(group.suite, deadline)
             for count, deadline in enumerate(deadlines, 1)
         )
+
+    def barrier(self, waiting: Sequence[Group]) -> str:
+        """What a step that takes none of the `waiting` groups waits for, as spans name it.
+
+        "wait.groups": there are none. "wait.mix": they are of suites that have had their share.
+        "wait.staleness": an older group, still running, needs the place.
+        """
+        if not waiting:
+            return "wait.groups"
+        return "wait.staleness" if any(self.left(group.suite) for group in waiting) else "wait.mix"
 
     def take(self, suite: str) -> None:
         """Counts a group as consumed, whether it carried a signal or not."""

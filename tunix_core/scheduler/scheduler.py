@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from tunix_core.config import SchedulerConfig
 from tunix_core.contracts import Context, RolloutRequest, Sampling
 from tunix_core.errors import SuiteStarved
+from tunix_core.profiling import span
 from tunix_core.rollout import Suite, run_episode
 from tunix_core.rollout.episode import as_episode
 from tunix_core.scheduler.failures import FailureLog
@@ -92,7 +93,8 @@ class Scheduler:
                 self._room.clear()
                 name = self._next_suite()
                 if name is None:
-                    await self._room.wait()
+                    with span("wait.admission", reason=self._closed_by()):
+                        await self._room.wait()
                     continue
                 running.create_task(self._group(name, *self._admit(name)))
 
@@ -166,6 +168,12 @@ class Scheduler:
                 due[name] = (ahead + 1) / self._mixture.shares[name]
         return min(due, key=lambda name: due[name]) if due else None
 
+    def _closed_by(self) -> str:
+        """What keeps the next group from starting."""
+        if self._holding:
+            return "drain"
+        return "max_episodes" if self._episodes_running >= self._config.max_episodes else "max_staleness"
+
     def _admit(self, name: str) -> tuple[int, Task]:
         try:
             index, task = self._suites[name].tasks.take()
@@ -182,18 +190,24 @@ class Scheduler:
 
     # ---- groups ----
     async def _group(self, name: str, index: int, task: Task) -> None:
+        with span("group", suite=name, group=index):
+            await self._whole_group(name, index, task)
+
+    async def _whole_group(self, name: str, index: int, task: Task) -> None:
         plan = self._suites[name]
         first = self._tries.get((name, index), 0) * self._config.max_attempts
         members = await asyncio.gather(
             *(self._member(plan, SampleId(name, index, sample, first), task) for sample in range(plan.group_size))
         )
-        group = await self._score_group(plan, Group(name, index, task, tuple(members)))
+        with span("reward.group"):
+            group = await self._score_group(plan, Group(name, index, task, tuple(members)))
         del self._running[name, index]
         self._settled.set()
         if len(group.survivors) >= min(plan.min_group, plan.group_size):
             context = Context(suite=name, env=plan.suite.env)
             plan.suite.hooks.notify("tunix_group_ready", ctx=context, group=group)
-            await self._deliver(group)
+            with span("wait.queue_room"):
+                await self._deliver(group)
         else:
             self._fail(group)
 
@@ -211,13 +225,15 @@ class Scheduler:
         return trajectory
 
     async def _episode(self, request: RolloutRequest, plan: SuitePlan) -> Trajectory:
-        async with self._episodes:
-            self._episodes_running += 1
-            try:
-                return await run_episode(request, plan.suite)
-            finally:
-                self._episodes_running -= 1
-                self._room.set()
+        with span("wait.episode_slot", sample=request.id.sample):
+            await self._episodes.acquire()
+        self._episodes_running += 1
+        try:
+            return await run_episode(request, plan.suite)
+        finally:
+            self._episodes_running -= 1
+            self._episodes.release()
+            self._room.set()
 
     def _retries(self, plan: SuitePlan, trajectory: Trajectory) -> bool:
         assert trajectory.failure is not None
