@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -52,3 +53,19 @@ def observing(folder: Path | None) -> Iterator[Observation]:
         finally:
             watchdog.stop()
             spans.close()
+
+
+@asynccontextmanager
+async def profiled(folder: Path, wanted: bool) -> AsyncIterator[None]:
+    """Runs JAX's profiler too during what happens inside, if it is wanted."""
+    if not wanted:
+        yield
+        return
+    from tunix_core.profiling.jax import jax_window
+
+    window = jax_window(folder)
+    await asyncio.to_thread(window.__enter__)  # writing it down takes a second or more
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(window.__exit__, None, None, None)

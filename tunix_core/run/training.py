@@ -17,13 +17,21 @@ from tunix_core.contracts import Context
 from tunix_core.errors import CheckpointError, NoSignal
 from tunix_core.plugins import Hub
 from tunix_core.profiling import span
-from tunix_core.reporting import Progress, RunDir, summarise, summary_table
+from tunix_core.reporting import (
+    Progress,
+    RunDir,
+    pipeline_summary,
+    pipeline_table,
+    read_rows,
+    summarise,
+    summary_table,
+)
 from tunix_core.run.build import QUIET, Bench, algorithms, connect, greedy, prepare
 from tunix_core.run.evaluation import fit, play
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
 from tunix_core.run.metrics import StepMetrics
-from tunix_core.run.observing import observing
+from tunix_core.run.observing import observing, profiled
 from tunix_core.run.policies import open_model
 from tunix_core.run.stall import StallWatch
 from tunix_core.run.trackers import Trackers
@@ -216,7 +224,8 @@ class Training:
 
     async def _steps(self, first: int, producing: asyncio.Task[None]) -> None:
         for step in range(first, self.config.steps):
-            await self._step(step, producing)
+            async with profiled(self.run_dir.path / "jax", step == self.config.profiling.jax_step):
+                await self._step(step, producing)
             if (step + 1) % self.config.checkpoint.every_steps == 0:
                 await self._save()
 
@@ -352,10 +361,13 @@ class Training:
             "quarantined": dict(self.scheduler.failures.quarantined),
             "failures": {name: dict(kinds) for name, kinds in self.scheduler.failures.counts.items()},
             "evaluated": {"before": before, "after": after},
+            "pipeline": pipeline_summary(read_rows(self.run_dir.path)),
         }
         self.run_dir.write_json("summary.json", summary)
         if self.config.eval.n:
             self.progress.console.print(summary_table(summary))
+        if summary["pipeline"]:
+            self.progress.console.print(pipeline_table(summary["pipeline"]))
         return RunResult(self.run_dir.path, summary)
 
     def _context(self) -> Context:
