@@ -11,7 +11,7 @@ from tunix_core.config import SchedulerConfig
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.scheduler import Mixture, Scheduler, StepPlan, SuitePlan
 from tunix_core.trajectory_queue import TrajectoryQueue
-from tunix_core.types import Group, Trajectory
+from tunix_core.types import Group
 
 LOOK_EVERY_S = 5.0
 Take = Callable[[Group], Awaitable[None]]

@@ -61,7 +61,6 @@ class FailureLog:
         if task not in self.quarantined[suite]:
             self.quarantined[suite].append(task)
 
-
     def state(self) -> dict[str, Any]:
         """Counts, and what is set aside; survives JSON. The window of recent episodes is not in it."""
         return {

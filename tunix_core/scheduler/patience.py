@@ -58,7 +58,7 @@ class Patience:
         seconds = self._clock() - self._heard[suite]
         config = self._config
         return SuiteStarved(
-            f"suite {suite!r} has delivered no group for {seconds:.0f} s (scheduler.suite_patience_s is "
+            f"suite {suite!r} has delivered no group for {seconds:.3g} s (scheduler.suite_patience_s is "
             f"{config.suite_patience_s:g}) and would owe more than {config.max_debt_steps} step(s) "
             f"(scheduler.max_debt_steps); {example or 'none of its episodes failed'}. Look at why it is slow, raise "
             'one of these, or set scheduler.on_starved = "drop" to go on without it.'

@@ -156,7 +156,7 @@ class Scheduler:
             "spent": dict(self.spent),
             "overdue": dict(self.overdue),
             "aborted": dict(self.aborted),
-            "dropped": dict(self._mixture.dropped),
+            "dropped": self.dropped,
             "tries": [[*ticket, count] for ticket, count in self._tries.items()],
             "failures": self.failures.state(),
         }
@@ -202,6 +202,11 @@ class Scheduler:
         return ", ".join(f"{count} group(s) of {name}" for name, count in missing.items()) or "the trainer"
 
     @property
+    def dropped(self) -> dict[str, int]:
+        """Suites that the run goes on without, and the first step without them."""
+        return dict(self._mixture.dropped)
+
+    @property
     def aborted(self) -> Mapping[str, int]:
         """By suite, members that were cancelled since their group was whole without them."""
         return self._groups.aborted
@@ -209,9 +214,7 @@ class Scheduler:
     # ---- admission ----
     def _plan(self, version: int) -> StepPlan:
         in_order = self._config.mode == "on_policy"
-        plan = StepPlan(
-            version, self._mixture, self.staleness_bound, self._ledger, self.consumed, in_order=in_order
-        )
+        plan = StepPlan(version, self._mixture, self.staleness_bound, self._ledger, self.consumed, in_order=in_order)
         self._patience.opened(plan)
         return plan
 
