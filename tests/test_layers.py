@@ -36,6 +36,7 @@ JAX_ROOMS = ("engine", "models", "algorithms", "trainer", "weights", "testing/al
 HEAVY = ("tunix_core.engine", "tunix_core.models", "tunix_core.trainer")
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 PUBLIC = {"", "envs", "tools", "rewards", "sandboxes", "models", "algorithms"}
+PLUGIN_MODULES = ("tunix_env_", "tunix_algorithms", "tunix_models", "tunix_rewards", "tunix_curricula")
 PACKAGES = sorted(p.parent for p in ROOT.glob("plugins/*/pyproject.toml")) + sorted(
     p.parent for p in ROOT.glob("env_packages/*/pyproject.toml")
 )
