@@ -13,7 +13,7 @@ setup: $(VENV)/.done
 $(VENV)/.done: constraints.txt $(PROJECTS)
 	test -x "$(BIN)/python" || $(PYTHON) -m venv $(VENV)
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[train,test]' $(PACKAGES:%=-e %)
+		-e '.[train,test,report]' $(PACKAGES:%=-e %)
 	touch $@
 
 quickstart: setup

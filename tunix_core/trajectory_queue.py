@@ -14,11 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from tunix_core.profiling import note, span
 from tunix_core.types import Group, Trajectory, within_bound
 
 DEFAULT_MIN_GROUP = 2
 Accepts = Callable[[Group], bool]
 OnStale = Callable[[Group], None]
+Barrier = Callable[[Sequence[Group]], str]
 
 
 class TrajectoryQueue:
@@ -78,10 +80,20 @@ class TrajectoryQueue:
         self._dropped += len(found.trajectories) - len(fresh.trajectories)
         return fresh
 
-    async def get(self, accepts: Accepts, version: int, on_stale: OnStale) -> Group:
-        """`take`, waiting until there is one. Bound the wait with `asyncio.timeout`."""
+    async def get(
+        self,
+        accepts: Accepts,
+        version: int,
+        on_stale: OnStale,
+        barrier: Barrier = lambda waiting: "wait.groups",
+    ) -> Group:
+        """`take`, waiting until there is one. Bound the wait with `asyncio.timeout`.
+
+        `barrier` names the span of a wait, given the groups that were not accepted.
+        """
         while (group := self.take(accepts, version, on_stale)) is None:
-            await self._changed.wait()
+            with span(barrier(self.waiting())):
+                await self._changed.wait()
         return group
 
     def look_again(self) -> None:
@@ -114,6 +126,8 @@ class TrajectoryQueue:
         }
 
     def _remove(self, group: Group) -> None:
+        came = next(since for entry, since in self._entries if entry is group)
+        note("queue", self._clock() - came, suite=group.suite, group=group.index)
         self._entries = [entry for entry in self._entries if entry[0] is not group]
         self.look_again()
 

@@ -159,6 +159,14 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfilingConfig:
+    """What a run writes of where its time went."""
+
+    spans: bool = True  # to the run directory, for `tunix trace`
+    jax_step: int | None = None  # the step during which JAX's profiler runs too; it slows that step down
+
+
+@dataclass(frozen=True, slots=True)
 class PluginsConfig:
     """Which plugins. `plugins = [...]` in a config file is short for `files`."""
 
@@ -184,4 +192,5 @@ class RunConfig:
     engine: EngineConfig = EngineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
+    profiling: ProfilingConfig = ProfilingConfig()
     trackers: tuple[str, ...] = ()  # ids; metrics.jsonl is written in any case

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+import numpy as np
 
 from tunix_core.run.pipeline import Taken
 from tunix_core.scheduler import Scheduler
-from tunix_core.types import Trajectory
+from tunix_core.types import Group, Trajectory, staleness
 
 
 class StepMetrics:
     """Gathers what happens between two steps and gives it as a flat row."""
 
-    def __init__(self) -> None:
-        self._start = self._last = time.monotonic()
-        self._sampled_before = 0.0
-        self._waited = 0.0
+    def __init__(self, sampled: float = 0.0, saved: Mapping[str, float] | None = None) -> None:
+        self._last = time.monotonic()
+        self._start = self._last - (saved or {}).get("time_s", 0.0)
+        self._sampled_before = self._sampled_at_start = sampled
+        self._trained = self._waited = 0.0
         self._episodes: defaultdict[str, list[Trajectory]] = defaultdict(list)
 
     @contextmanager
@@ -43,10 +46,6 @@ class StepMetrics:
         """What a resumed run goes on from."""
         return {"time_s": time.monotonic() - self._start}
 
-    def restore(self, state: Mapping[str, float]) -> None:
-        """Goes on from a saved state."""
-        self._start = time.monotonic() - state.get("time_s", 0.0)
-
     def episode(self, trajectory: Trajectory) -> None:
         self._episodes[trajectory.id.suite].append(trajectory)
 
@@ -57,6 +56,7 @@ class StepMetrics:
         learned: Mapping[str, float],
         engine: Mapping[str, float],
         scheduler: Scheduler,
+        observed: Mapping[str, float],
     ) -> dict[str, float]:
         """The step's row; starts gathering for the next."""
         now = time.monotonic()
@@ -72,6 +72,10 @@ class StepMetrics:
         }
         row |= {name: float(value) for name, value in learned.items()}
         row |= {f"engine/{name}": float(value) for name, value in engine.items()}
+        row |= observed
+        row |= staleness_histogram(taken.groups, step)
+        self._trained += row.get("trained_tokens", 0.0) + row.get("idle_tokens", 0.0)
+        row["goodput"] = self._trained / max(1.0, sampled - self._sampled_at_start)
         for suite in scheduler.consumed:
             row |= {f"suite/{suite}/{name}": value for name, value in self._suite(suite, taken).items()}
             for kind, count in scheduler.failures.counts[suite].items():
@@ -96,7 +100,27 @@ class StepMetrics:
             found["signal_share"] = sum(g.has_signal for g in seen) / len(seen)
         if ended:
             found["none_share"] = sum(t.score is None or t.score.value is None for t in ended) / len(ended)
-            found["latency_s"] = sum(t.timing.get("total", 0.0) for t in ended) / len(ended)
+            found |= _latency(sorted(t.timing.get("total", 0.0) for t in ended))
+            found["env_s"] = sum(t.timing.get("env", 0.0) for t in ended) / len(ended)
             found["turns"] = sum(t.turns for t in ended) / len(ended)
             found["sampled_tokens"] = sum(t.sampled_tokens for t in ended) / len(ended)
         return found
+
+
+def staleness_histogram(groups: Sequence[Group], trained_at: int) -> dict[str, float]:
+    """The share of sampled tokens at each staleness, "staleness/0", "staleness/1", …, of the groups' survivors."""
+    versions = [s.versions for g in groups for t in g.survivors for s in t.spans if s.sampled]
+    if not versions:
+        return {}
+    of_version = zip(*np.unique(np.concatenate(versions), return_counts=True), strict=True)
+    tokens = sum(map(len, versions))
+    return {f"staleness/{staleness(trained_at, int(version))}": int(count) / tokens for version, count in of_version}
+
+
+def _latency(seconds: Sequence[float]) -> dict[str, float]:
+    """Mean, median and ninth decile of an ascending list."""
+    return {
+        "latency_s": sum(seconds) / len(seconds),
+        "latency_s_p50": seconds[len(seconds) // 2],
+        "latency_s_p90": seconds[int(0.9 * len(seconds))],
+    }

@@ -13,7 +13,6 @@ from tunix_core.scheduler import Mixture, Scheduler, StepPlan, SuitePlan
 from tunix_core.trajectory_queue import TrajectoryQueue
 from tunix_core.types import Group
 
-LOOK_EVERY_S = 5.0
 Take = Callable[[Group], Awaitable[None]]
 
 
@@ -37,7 +36,6 @@ class Pipeline:
         seed: the run's.
         teaches: whether something can be learned from a group.
         interrupt: stops `collect`.
-        look: called now and then while a step waits; may raise what ends the run.
         waiting: groups that were finished when the run was saved, and the versions they were admitted at.
         more: Scheduler's `observe`, `engine`, `slots`, `steps`, `version` and `saved`.
     """
@@ -51,11 +49,10 @@ class Pipeline:
         seed: int,
         teaches: Callable[[Group], bool] = lambda group: group.has_signal,
         interrupt: Interrupt | None = None,
-        look: Callable[[], None] = lambda: None,
         waiting: Sequence[tuple[Group, int]] = (),
         **more: Any,
     ) -> None:
-        self._teaches, self._look = teaches, look
+        self._teaches = teaches
         self._interrupt = interrupt or Interrupt()
         bound = 0 if config.mode == "on_policy" else config.max_staleness
         # No finished group waits to be let in: a suite has no more open than the steps within the bound and its
@@ -120,16 +117,16 @@ class Pipeline:
 
     async def _waited_for(self, plan: StepPlan) -> Group | None:
         assert self.producing is not None
-        getting = asyncio.create_task(self.queue.get(plan.accepts, plan.version, self.scheduler.give_back))
+        getting = asyncio.create_task(
+            self.queue.get(plan.accepts, plan.version, self.scheduler.give_back, plan.barrier)
+        )
         others = [asyncio.create_task(plan.closed.wait()), asyncio.create_task(self._interrupt.wait())]
-        ends = {getting, self.producing, *others}
         try:
-            while not (getting.done() or others[0].done()):
-                await asyncio.wait(ends, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
-                if not getting.done():
-                    self._check_going_on()
-                    self._look()
-            return getting.result() if getting.done() else None
+            await asyncio.wait({getting, self.producing, *others}, return_when=asyncio.FIRST_COMPLETED)
+            if getting.done():
+                return getting.result()
+            self._check_going_on()
+            return None
         finally:
             for task in (getting, *others):
                 await cancel(task)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,20 +14,24 @@ import numpy as np
 
 from tunix_core.config import RunConfig, dump_config
 from tunix_core.contracts import Context
-from tunix_core.errors import CheckpointError, NoSignal, Stalled
+from tunix_core.errors import CheckpointError, NoSignal
 from tunix_core.plugins import Hub
-from tunix_core.reporting import Progress, RunDir, summary_table
+from tunix_core.profiling import span
+from tunix_core.reporting import Progress, RunDir, pipeline_summary, pipeline_table, read_rows, summary_table
 from tunix_core.run.build import Bench, algorithms, connect, make_curriculum, prepare
 from tunix_core.run.evaluation import fit
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
 from tunix_core.run.metrics import StepMetrics
+from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken
 from tunix_core.run.policies import open_model
 from tunix_core.run.saved_groups import decode_groups, encode_groups
+from tunix_core.run.stall import StallWatch
 from tunix_core.run.trackers import Trackers
+from tunix_core.run.trainer_thread import TrainerThread
 from tunix_core.scheduler import Mixture, SuitePlan
 from tunix_core.types import Group, Trajectory
 
@@ -83,10 +86,9 @@ class Training:
         )
         self.on_policy = config.scheduler.mode == "on_policy"
         self.interrupt = Interrupt()
-        self.metrics = StepMetrics()
-        self.idle_since = time.monotonic()
         self.silent_steps = 0
-        self._trainer_thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._saved_metrics: Mapping[str, float] = {}
+        self._trainer_thread = TrainerThread()
 
     async def run(self, run_dir: RunDir, resume: bool) -> RunResult:
         """Opens the rooms, evaluates, trains, evaluates; closes everything whatever happens."""
@@ -98,7 +100,10 @@ class Training:
         saved = await self._in_trainer(self._restore) if resume else {}
         first = self.learner.version
         async with AsyncExitStack() as stack:
-            stack.callback(self._trainer_thread.shutdown)
+            stack.push_async_callback(self._trainer_thread.aclose)
+            folder = run_dir.path / "spans" if self.config.profiling.spans else None
+            self.observed = stack.enter_context(observing(folder))
+            self.stall = StallWatch(self.config.scheduler.stall_timeout_s, self.observed.recorder, self._rooms)
             await self._open(stack, saved)
             evaluated = time.monotonic()
             self._before = saved.get("before") or await self.held_out.now()
@@ -156,7 +161,6 @@ class Training:
             seed=config.seed,
             teaches=self._teaches,
             interrupt=self.interrupt,
-            look=self._check_stalled,
             waiting=waiting,
             observe=self._observe,
             engine=self.engine.statistics,
@@ -197,13 +201,16 @@ class Training:
         params, optimizer, extra = self.checkpoints.restore(step, state.params, state.optimizer)
         self.learner.restore(TrainerState(params, optimizer, step))
         self.run_dir.cut_metrics(step)
-        self.metrics.restore(extra.get("metrics", {}))
+        self._saved_metrics = extra.get("metrics", {})
         self.silent_steps = extra.get("silent_steps", 0)
         return extra
 
     # ---- training ----
     async def _train(self, stack: AsyncExitStack, first: int) -> bool:
         """Takes the steps; True when the user stopped it."""
+        self.stall.progress()
+        self.observed.restart()
+        self.metrics = StepMetrics(self.engine.statistics().get("tokens_sampled", 0.0), self._saved_metrics)
         self._remember()
         self.pipeline.start()
         stack.push_async_callback(self.pipeline.aclose)
@@ -211,16 +218,20 @@ class Training:
         self._evaluate_beside()
         with self.progress, self.interrupt:
             try:
-                for step in range(first, self.config.steps):
-                    await self._step(step)
-                    if (step + 1) % self.config.checkpoint.every_steps == 0:
-                        await self._save()
+                await self.stall.over(self._steps(first))
             except Stopped:
                 await self._save()
                 return True
         await self.pipeline.aclose()
         await self._save()
         return False
+
+    async def _steps(self, first: int) -> None:
+        for step in range(first, self.config.steps):
+            async with profiled(self.run_dir.path / "jax", step == self.config.profiling.jax_step):
+                await self._step(step)
+            if (step + 1) % self.config.checkpoint.every_steps == 0:
+                await self._save()
 
     async def _step(self, step: int) -> None:
         with self.metrics.waiting():
@@ -229,13 +240,15 @@ class Training:
             for group in sorted(taken.groups, key=lambda g: (g.suite, g.index)):
                 await self._in_trainer(self.learner.accumulate, group)
         learned = await self._in_trainer(self.learner.apply)
-        await self._publish()
+        with span("weights.publish", step=step):
+            await self._publish()
+        self.stall.progress()
         if step + 1 == self.config.steps:
             await self.held_out.settled()
         self._report(step, taken, learned)
 
     async def _take(self, group: Group) -> None:
-        self.idle_since = time.monotonic()
+        self.stall.progress()
         if not self.on_policy:
             with self.metrics.working():
                 await self._in_trainer(self.learner.accumulate, group)
@@ -249,7 +262,7 @@ class Training:
         self.hub.hooks.notify("tunix_weights_published", ctx=self._context(), version=version)
         if turn:
             await self.held_out.turn(version)
-            self.idle_since = time.monotonic()
+            self.stall.progress()
         self.scheduler.advance(version)
         self._remember()
         self._evaluate_beside()
@@ -259,27 +272,24 @@ class Training:
         if not self.held_out.takes_turns and self.held_out.is_due(version):
             self.held_out.begin(version, params)
 
-    def _check_stalled(self) -> None:
-        idle = time.monotonic() - self.idle_since
-        if idle > self.config.scheduler.stall_timeout_s:
-            state = {
-                "waiting for": self.scheduler.waiting_for(),
-                "scheduler": self.scheduler.statistics(),
-                "queue": self.queue.statistics(),
-                "engine": self.engine.statistics(),
-                "environments": {name: suite.opener.statistics() for name, suite in self.suites.items()},
-            }
-            rooms = "\n".join(f"  {room}: {value}" for room, value in state.items())
-            raise Stalled(f"no episode finished for {idle:.0f} s (scheduler.stall_timeout_s).\n{rooms}")
+    def _rooms(self) -> Mapping[str, Any]:
+        """What each room says of itself, for the report of a stalled run."""
+        return {
+            f"step {self.learner.version} waits for": self.scheduler.waiting_for(),
+            "scheduler": self.scheduler.statistics(),
+            "queue": self.queue.statistics(),
+            "engine": self.engine.statistics(),
+            **{f"environments of {name}": suite.opener.statistics() for name, suite in self.suites.items()},
+        }
 
     # ---- keeping track ----
     def _observe(self, trajectory: Trajectory) -> None:
-        self.idle_since = time.monotonic()
+        self.stall.progress()
         self.metrics.episode(trajectory)
         self.run_dir.trajectory(trajectory)
 
     def _report(self, step: int, taken: Taken, learned: Mapping[str, float]) -> None:
-        row = self.metrics.row(step, taken, learned, self.engine.statistics(), self.scheduler)
+        row = self.metrics.row(step, taken, learned, self.engine.statistics(), self.scheduler, self.observed.row())
         row |= self.held_out.row()
         self.run_dir.metrics(row)
         self.progress.step(row)
@@ -327,14 +337,17 @@ class Training:
             "eval_s": eval_s,
             "steps": self.learner.version,
             "evaluated": {"before": self._before, "during": self.held_out.taken, "after": after},
+            "pipeline": pipeline_summary(read_rows(self.run_dir.path)),
         }
         self.run_dir.write_json("summary.json", summary)
         if self.config.eval.n:
             self.progress.console.print(summary_table(summary))
+        if summary["pipeline"]:
+            self.progress.console.print(pipeline_table(summary["pipeline"]))
         return RunResult(self.run_dir.path, summary)
 
     def _context(self) -> Context:
         return Context(run_dir=self.run_dir.path, step=self.learner.version)
 
     async def _in_trainer(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._trainer_thread, work, *arguments)
+        return await self._trainer_thread.call(self.learner.version, work, *arguments)

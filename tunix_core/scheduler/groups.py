@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from tunix_core.contracts import Context, RolloutRequest, Sampling
+from tunix_core.profiling import span
 from tunix_core.rollout import Suite, run_episode
 from tunix_core.rollout.episode import as_episode
 from tunix_core.scheduler.failures import FailureLog
@@ -93,7 +94,8 @@ class GroupRunner:
         name, first = plan.suite.name, tries * self._max_attempts
         ids = [SampleId(name, index, sample, first) for sample in range(plan.members)]
         members = await self._first(plan, [self._start(plan, identity, task, spawn) for identity in ids])
-        return await _scored(plan, Group(name, index, task, members))
+        with span("reward.group"):
+            return await _scored(plan, Group(name, index, task, members))
 
     def _start(self, plan: SuitePlan, identity: SampleId, task: Task, spawn: Spawn) -> asyncio.Task[Trajectory]:
         self.members[identity.suite] += 1
@@ -137,15 +139,17 @@ class GroupRunner:
         return trajectory
 
     async def _episode(self, request: RolloutRequest, plan: SuitePlan) -> Trajectory:
-        async with self._gate:
-            self.running += 1
-            started = self._clock()
-            try:
-                trajectory = await run_episode(request, plan.suite)
-            finally:
-                self.running -= 1
-            self._timed(plan.suite.name, self._clock() - started)
-            return trajectory
+        with span("wait.episode_slot", sample=request.id.sample):
+            await self._gate.acquire()
+        self.running += 1
+        started = self._clock()
+        try:
+            trajectory = await run_episode(request, plan.suite)
+        finally:
+            self.running -= 1
+            self._gate.release()
+        self._timed(plan.suite.name, self._clock() - started)
+        return trajectory
 
 
 def _finished(ended: Sequence[Trajectory]) -> int:

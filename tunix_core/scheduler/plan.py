@@ -12,7 +12,7 @@ debt, and the first it fills.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tunix_core.scheduler.ledger import Ledger
 from tunix_core.scheduler.mixture import Mixture
@@ -63,6 +63,16 @@ class StepPlan:
                 if older > self._places(suite, deadline) - 1:
                     return False
         return True
+
+    def barrier(self, waiting: Sequence[Group]) -> str:
+        """What a step that takes none of the `waiting` groups waits for, as spans name it.
+
+        "wait.groups": there are none. "wait.mix": they are of suites that have had their share.
+        "wait.staleness": an older group, still running, needs the place.
+        """
+        if not waiting:
+            return "wait.groups"
+        return "wait.staleness" if any(self.left(group.suite) for group in waiting) else "wait.mix"
 
     def left(self, suite: str) -> int:
         """Places up to this step that are not yet taken, whether or not the step waits for them."""

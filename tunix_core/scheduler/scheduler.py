@@ -12,6 +12,7 @@ from typing import Any
 from tunix_core.config import SchedulerConfig
 from tunix_core.contracts import Context
 from tunix_core.errors import SuiteStarved
+from tunix_core.profiling import span
 from tunix_core.scheduler.concurrency import Concurrency, Statistics
 from tunix_core.scheduler.failures import FailureLog
 from tunix_core.scheduler.groups import GroupRunner, SuitePlan
@@ -98,7 +99,8 @@ class Scheduler:
                 self._room.clear()
                 name = self._next_suite()
                 if name is None:
-                    await self._room.wait()
+                    with span("wait.admission", reason=self._closed_by()):
+                        await self._room.wait()
                     continue
                 index, task = self._admit(name)
                 self._jobs[name, index] = running.create_task(self._group(name, index, task, running))
@@ -220,7 +222,7 @@ class Scheduler:
 
     def _next_suite(self) -> str | None:
         """The suite whose next group is due first, of those with room under the bound; or None."""
-        if self._holding or self._groups.members.total() >= self.concurrency.limit:
+        if self._holding or self._is_crowded():
             return None
         due: dict[str, float] = {}
         for name in self._suites:
@@ -233,6 +235,15 @@ class Scheduler:
         """Groups of a suite that may have been started by now, over the whole run."""
         horizon = self.plan.version + self.concurrency.lead(name, self.staleness_bound) + 1
         return self._mixture.total(name, horizon if self._steps is None else min(horizon, self._steps))
+
+    def _closed_by(self) -> str:
+        """What keeps the next group from starting."""
+        if self._holding:
+            return "drain"
+        return "max_episodes" if self._is_crowded() else "max_staleness"
+
+    def _is_crowded(self) -> bool:
+        return self._groups.members.total() >= self.concurrency.limit
 
     def _admit(self, name: str) -> tuple[int, Task]:
         try:
@@ -254,6 +265,10 @@ class Scheduler:
 
     # ---- groups ----
     async def _group(self, name: str, index: int, task: Task, running: asyncio.TaskGroup) -> None:
+        with span("group", suite=name, group=index):
+            await self._whole_group(name, index, task, running)
+
+    async def _whole_group(self, name: str, index: int, task: Task, running: asyncio.TaskGroup) -> None:
         plan, ticket = self._suites[name], (name, index)
         overdue = asyncio.get_running_loop().call_later(plan.deadline_s, self._pass_over, ticket)
         try:
@@ -267,7 +282,8 @@ class Scheduler:
             self._patience.heard(name)
             context = Context(suite=name, env=plan.suite.env)
             plan.suite.hooks.notify("tunix_group_ready", ctx=context, group=group)
-            await self._deliver(group)
+            with span("wait.queue_room"):
+                await self._deliver(group)
         else:
             self._fail(group)
 
