@@ -35,7 +35,7 @@ def assert_the_stored_spans_say_what_the_metrics_say(run_dir):
         until_ns = int(row["until_s"] * 1e9)
         found = shares(spans, until_ns - int(row["window_s"] * 1e9), until_ns)
         assert found == pytest.approx({name: row[name] for name in found}, rel=0.01, abs=0.001)
-        assert 0 < row["busy/engine"] <= 1 and 0 < row["busy/trainer"] <= 1
+        assert 0 <= row["busy/engine"] <= 1 and 0 < row["busy/trainer"] <= 1  # the last steps have all they need
 
 
 def test_a_run_leaves_everything_in_its_directory(launch):

@@ -9,6 +9,7 @@ from tunix_core.config.loader import load_config, parse_value
 from tunix_core.config.tree import (
     CheckpointConfig,
     CreditConfig,
+    CurriculumConfig,
     EngineConfig,
     EvalConfig,
     PluginsConfig,
@@ -24,6 +25,7 @@ from tunix_core.config.tree import (
 __all__ = [
     "CheckpointConfig",
     "CreditConfig",
+    "CurriculumConfig",
     "EngineConfig",
     "EvalConfig",
     "PluginsConfig",

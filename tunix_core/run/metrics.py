@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from tunix_core.run.pipeline import Taken
 from tunix_core.scheduler import Scheduler
 from tunix_core.types import Group, Trajectory, staleness
 
@@ -16,8 +17,9 @@ from tunix_core.types import Group, Trajectory, staleness
 class StepMetrics:
     """Gathers what happens between two steps and gives it as a flat row."""
 
-    def __init__(self, sampled: float = 0.0) -> None:
-        self._start = self._last = time.monotonic()
+    def __init__(self, sampled: float = 0.0, saved: Mapping[str, float] | None = None) -> None:
+        self._last = time.monotonic()
+        self._start = self._last - (saved or {}).get("time_s", 0.0)
         self._sampled_before = self._sampled_at_start = sampled
         self._trained = self._waited = 0.0
         self._episodes: defaultdict[str, list[Trajectory]] = defaultdict(list)
@@ -31,13 +33,26 @@ class StepMetrics:
         finally:
             self._waited += time.monotonic() - started
 
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Inside `waiting`: the time inside is none of waiting."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waited -= time.monotonic() - started
+
+    def state(self) -> dict[str, float]:
+        """What a resumed run goes on from."""
+        return {"time_s": time.monotonic() - self._start}
+
     def episode(self, trajectory: Trajectory) -> None:
         self._episodes[trajectory.id.suite].append(trajectory)
 
     def row(
         self,
         step: int,
-        groups: Sequence[Group],
+        taken: Taken,
         learned: Mapping[str, float],
         engine: Mapping[str, float],
         scheduler: Scheduler,
@@ -58,27 +73,31 @@ class StepMetrics:
         row |= {name: float(value) for name, value in learned.items()}
         row |= {f"engine/{name}": float(value) for name, value in engine.items()}
         row |= observed
-        row |= staleness_histogram(groups, step)
+        row |= staleness_histogram(taken.groups, step)
         self._trained += row.get("trained_tokens", 0.0) + row.get("idle_tokens", 0.0)
         row["goodput"] = self._trained / max(1.0, sampled - self._sampled_at_start)
         for suite in scheduler.consumed:
-            row |= {f"suite/{suite}/{name}": value for name, value in self._suite(suite, groups).items()}
+            row |= {f"suite/{suite}/{name}": value for name, value in self._suite(suite, taken).items()}
             for kind, count in scheduler.failures.counts[suite].items():
                 row[f"suite/{suite}/failures/{kind}"] = count
-            row[f"suite/{suite}/consumed"] = scheduler.consumed[suite]
+            row |= {f"suite/{suite}/{name}": value for name, value in scheduler.suite_statistics(suite).items()}
+        row["episodes_limit"] = float(scheduler.concurrency.limit)
         self._last, self._sampled_before, self._waited = now, sampled, 0.0
         self._episodes.clear()
         return row
 
-    def _suite(self, suite: str, groups: Sequence[Group]) -> dict[str, float]:
-        """Scores of the groups consumed; latency and the share without a score of the episodes that ended."""
-        mine = [group for group in groups if group.suite == suite]
-        scores = [t.score.value for g in mine for t in g.survivors if t.score and t.score.value is not None]
+    def _suite(self, suite: str, taken: Taken) -> dict[str, float]:
+        """Scores of the groups that the trainer took, those that it replaced included, since to leave them out
+        would show the tasks as they were chosen; latency and the share without a score of the episodes that ended."""
+        mine = [group for group in taken.groups if group.suite == suite]
+        seen = [*mine, *(group for group in taken.refilled if group.suite == suite)]
+        scores = [t.score.value for g in seen for t in g.survivors if t.score and t.score.value is not None]
         ended = self._episodes[suite]
-        found: dict[str, float] = {"groups": len(mine), "episodes": len(ended)}
+        found: dict[str, float] = {"groups": len(mine), "groups_refilled": len(seen) - len(mine)}
+        found["episodes"] = len(ended)
         if scores:
             found["score"] = sum(scores) / len(scores)
-            found["signal_share"] = sum(g.has_signal for g in mine) / len(mine)
+            found["signal_share"] = sum(g.has_signal for g in seen) / len(seen)
         if ended:
             found["none_share"] = sum(t.score is None or t.score.value is None for t in ended) / len(ended)
             found |= _latency(sorted(t.timing.get("total", 0.0) for t in ended))

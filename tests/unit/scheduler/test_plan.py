@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tunix_core.scheduler import Mixture, StepPlan
+from collections import Counter
+
+from tunix_core.scheduler import Ledger, Mixture, StepPlan
 from tunix_core.types import Group, Task
 
 
@@ -11,8 +13,11 @@ def group(suite: str, index: int) -> Group:
 
 
 def test_a_step_that_takes_none_of_what_waits_says_why() -> None:
-    plan = StepPlan(0, Mixture({"a": 1, "b": 1}, 2), 0, {("a", 0): 0, ("a", 1): 0})
+    ledger, consumed = Ledger(), Counter({"a": 0, "b": 0})
+    ledger.open(("a", 0), 0)
+    ledger.open(("a", 1), 0)
+    plan = StepPlan(0, Mixture({"a": 1, "b": 1}, 2), 0, ledger, consumed)
     assert plan.barrier([]) == "wait.groups"
     assert plan.barrier([group("a", 1)]) == "wait.staleness", "a place is left, but the older group needs it"
-    plan.take("a")
+    consumed["a"] += 1
     assert plan.barrier([group("a", 1)]) == "wait.mix"
