@@ -59,7 +59,7 @@ def make_tasks(split: str, seed: int) -> Tasks:
 
 
 class LatencyEnv(BaseTaskEnv):
-    """Scores the share of its letters that are lower case, so that samples differ."""
+    """Scores how many different letters an answer has, so that samples differ."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class LatencyEnv(BaseTaskEnv):
         await self._wait(self._takes_s())
         if self.fault == ("type", self.step_count):
             return "not a step's result"
-        lower = sum(letter.islower() for letter in action) / (1 + len(action))
+        spread = len(set(action)) / (1 + len(action))
         info = {"nan": True} if self.fault == ("nan", self.step_count) else {}
-        return StepResult(f"turn {self.step_count} ok", lower / self.turns, self.step_count >= self.turns, info=info)
+        return StepResult(f"turn {self.step_count} ok", spread / self.turns, self.step_count >= self.turns, info=info)
 
     async def _wait(self, seconds: float) -> None:
         if seconds:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -71,13 +73,13 @@ class Run:
     """A finished run.
 
     Attributes:
-        cpu_s: CPU seconds of this process and its children during the run.
+        cpu: (time of `time.time_ns`, CPU seconds of this process until then), now and then.
         peak_mb: the process's largest resident size so far.
     """
 
     path: Path
     summary: Mapping[str, Any]
-    cpu_s: float
+    cpu: Sequence[tuple[int, float]]
     peak_mb: float
 
     @cached_property
@@ -103,6 +105,14 @@ class Run:
     @cached_property
     def shares(self) -> dict[str, float]:
         return shares(by_kind(self.spans), *self.window)
+
+    @property
+    def cpu_us_per_step(self) -> float:
+        """CPU microseconds of this process per step of an environment, within the window."""
+        inside = [(at, used) for at, used in self.cpu if self.window[0] <= at <= self.window[1]]
+        (since, before), (until, after) = inside[0], inside[-1]
+        steps = sum(span.name == "env.step" and since <= span.end_ns < until for span in self.spans)
+        return 1e6 * (after - before) / max(1, steps)
 
     @property
     def episodes_per_s(self) -> float:
@@ -132,15 +142,14 @@ def whole_run(name: str, text: str, *, free: bool = False, fake_reply: Any = Non
     shutil.rmtree(path, ignore_errors=True)
     config = load_config(None, text=f'run_dir = "{path}"\n{text}')
     hub = Hub.load(files=[ENV])
-    before = _cpu_s()
-    with ExitStack() as stack:
+    with ExitStack() as stack, sampled_cpu() as cpu:
         if free:
             stack.enter_context(replaced(tunix_core.trainer, "Trainer", FreeLearner))
             stack.enter_context(replaced(tunix_core.trainer, "Checkpoints", NoCheckpoints))
         if fake_reply is not None:
             stack.enter_context(replaced(tunix_core.engine, "make_engine", _fake_engine(fake_reply)))
         result = train(config, hub=hub)
-    return Run(path, result.summary, _cpu_s() - before, peak_mb())
+    return Run(path, result.summary, cpu, peak_mb())
 
 
 def suite(env: str = "pipeline_env/latency", *, more: str = "", **options: Any) -> str:
@@ -158,6 +167,24 @@ def replaced(where: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(where, name, before)
+
+
+@contextmanager
+def sampled_cpu(every_s: float = 0.1) -> Iterator[list[tuple[int, float]]]:
+    """What `Run.cpu` is."""
+    samples, ending = list[tuple[int, float]](), threading.Event()
+
+    def sample() -> None:
+        while not ending.wait(every_s):
+            samples.append((time.time_ns(), time.process_time()))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ending.set()
+        thread.join()
 
 
 def peak_mb() -> float:
@@ -187,10 +214,6 @@ def _fake_engine(reply: Any) -> Any:
         return FakeEngine(reply, version_source=weights, max_context=config.max_context)
 
     return make
-
-
-def _cpu_s() -> float:
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def _toml(value: Any) -> str:
