@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tunix_core.types import Group
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "bench-out" / "pipeline-runs"
 ENV = HERE / "pipeline_env.py"
+CONCURRENT, GROUP, TURNS, TOKENS = 256, 8, 3, 32
 EDGE = 0.1  # of a run, at its beginning and at its end, that is left out
 
 
@@ -119,6 +121,13 @@ class Run:
         since, until = self.window
         return sum(s.name == "episode" and since <= s.end_ns < until for s in self.spans) / self.window_s
 
+    def most_at_once(self, name: str) -> int:
+        """How many spans of that name were open at once, at most."""
+        changes = sorted(
+            (at, change) for s in self.spans if s.name == name for at, change in ((s.start_ns, 1), (s.end_ns, -1))
+        )
+        return max(accumulate(change for _, change in changes))
+
     def mean_s(self, *names: str) -> float:
         """Mean seconds an episode that began and ended in the run spends under these names."""
         lasted = sum(s.duration_s for s in self.spans if s.name in names and s.error is None)
@@ -152,10 +161,37 @@ def whole_run(name: str, text: str, *, free: bool = False, fake_reply: Any = Non
     return Run(path, result.summary, cpu, peak_mb())
 
 
-def suite(env: str = "pipeline_env/latency", *, more: str = "", **options: Any) -> str:
-    """A [[suite]] of the latency environment; turns of 32 tokens."""
+def head(
+    steps: int, *, groups: int, episodes: int = CONCURRENT, staleness: int = 4, model: str = "pipeline_env/endless"
+) -> str:
+    """The configuration all scenarios share, without suites."""
+    return f"""
+model = "{model}"
+steps = {steps}
+[trainer]
+groups_per_step = {groups}
+rows = 8
+row_tokens = 512
+[scheduler]
+max_episodes = {episodes}
+max_staleness = {staleness}
+failure_window = 100000
+quarantine_after = 100000
+no_signal_steps = 100000
+[engine]
+slots = 32
+max_context = 512
+prefill_chunk = 32
+decode_steps = 4
+[checkpoint]
+every_steps = 100000
+"""
+
+
+def suite(env: str = "pipeline_env/latency", *, more: str = "", tokens: int = TOKENS, **options: Any) -> str:
+    """A [[suite]] of the latency environment."""
     given = ", ".join(f"{name} = {_toml(value)}" for name, value in options.items())
-    return f'[[suite]]\nenv = "{env}"\nsampling = {{ max_tokens = 32 }}\n{more}\noptions = {{ {given} }}\n'
+    return f'[[suite]]\nenv = "{env}"\nsampling = {{ max_tokens = {tokens} }}\n{more}\noptions = {{ {given} }}\n'
 
 
 @contextmanager
@@ -222,4 +258,19 @@ def _toml(value: Any) -> str:
     return str(list(value)) if isinstance(value, list | tuple) else str(value)
 
 
-__all__ = ["RUNS", "Run", "held", "peak_mb", "quantile", "replaced", "suite", "whole_run"]
+__all__ = [
+    "CONCURRENT",
+    "ENV",
+    "GROUP",
+    "RUNS",
+    "TOKENS",
+    "TURNS",
+    "Run",
+    "head",
+    "held",
+    "peak_mb",
+    "quantile",
+    "replaced",
+    "suite",
+    "whole_run",
+]
