@@ -77,7 +77,7 @@ class LatencyEnv(BaseTaskEnv):
         super().__init__(task, **kwargs)
         self.mean_s, self.shape, self.start_s, self.turns = mean_s, shape, start_s, turns
         # Members of a group share their seed; what a call takes must differ between them all the same.
-        self.draws = random.Random(f"{salt}/{next(_made)}")
+        self.draws = random.Random(f"{salt}/{self.full_task.id}/{next(_made)}")
         self.fault = self._drawn_fault(faulty, kinds)
 
     async def _initial_observation(self) -> str:

@@ -25,7 +25,7 @@ Figures = dict[str, Any]
 # ---- 1: latency ----
 def latency(quick: bool) -> Figures:
     """Engine-bound and whole runs at 200 ms a call, beside analytic bounds, synchronous modes and the peer."""
-    steps = 6 if quick else 16
+    steps = 3 if quick else 16
     config = head(steps, groups=32)
     slow = suite(mean_s=MEAN_S, shape="tail")
     free = {name: whole_run(f"free-{name}", config + s, free=True) for name, s in (("0", suite()), ("200", slow))}
@@ -62,7 +62,7 @@ def _against_synchronous(text: str, ours: Run, alone: Run, quick: bool) -> Figur
     a barrier a batch the longest episode is the other bound.
     """
     config = load_config(None, text=f'run_dir = "unused"\n{text}')
-    batches = 2 if quick else 4
+    batches = 1 if quick else 4
     work_s = CONCURRENT / alone.episodes_per_s
     path_s = ours.mean_s("env.reset", "env.step")
     ours_s = max(work_s, path_s)
@@ -79,7 +79,7 @@ def _against_synchronous(text: str, ours: Run, alone: Run, quick: bool) -> Figur
 def _against_peer(quick: bool) -> Figures:
     """The peer's rollout at 200 ms and its whole learner loop at latency 0, ours beside each."""
     shape = suite(mean_s=MEAN_S, shape="tail")
-    steps = 4 if quick else 10
+    steps = 3 if quick else 10
     ours = {
         n: whole_run(f"rollout-{n}", head(steps, groups=max(4, n // 8), episodes=n) + shape, free=True)
         for n in (32, CONCURRENT)
