@@ -106,7 +106,7 @@ class SandboxSpec(_Spec):
 
 @dataclass(frozen=True, slots=True)
 class CurriculumSpec(_Spec):
-    """A curriculum: the target is `(**options) -> contracts.Curriculum`."""
+    """A curriculum: the target is `(source, *, seed, **options) -> contracts.Curriculum`, for one suite's tasks."""
 
 
 @dataclass(frozen=True, slots=True)
