@@ -90,7 +90,8 @@ class AlgorithmSpec(_Spec):
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec(_Spec):
-    """A model: the target is `(**options) -> contracts.Policy`."""
+    """A model: the target is `(**options) -> contracts.Policy`. One that names `mesh` (a jax Mesh or None) is given
+    it, and lays its weights there; that of another is laid once it is made."""
 
 
 @dataclass(frozen=True, slots=True)
