@@ -113,6 +113,8 @@ class HeldOut:
             self.taken.append({"version": self._version, "suites": finished.result()})
         row = {"wait_eval_s": self.waited_s} if self.waited_s else {}
         self.waited_s = 0.0
+        if self.skipped:
+            row["eval/skipped"] = float(self.skipped)
         for entry in self.taken[self._told :]:
             row["eval/version"] = float(entry["version"])
             row |= {

@@ -23,6 +23,7 @@ from tunix_core.run.evaluation import fit
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
+from tunix_core.run.loop import calm_collector, run_on_loop
 from tunix_core.run.metrics import StepMetrics
 from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
@@ -55,7 +56,7 @@ def train(
         else:
             run_dir.write_text("config.toml", dump_config(config))
             run_dir.write_json("lock.json", lock)
-        return asyncio.run(training.run(run_dir, resume))
+        return run_on_loop(training.run(run_dir, resume))
 
 
 def _default_dir(name: str) -> str:
@@ -216,7 +217,7 @@ class Training:
         stack.push_async_callback(self.pipeline.aclose)
         self.progress.say(f"run directory: {self.run_dir.path}")
         self._evaluate_beside()
-        with self.progress, self.interrupt:
+        with self.progress, self.interrupt, calm_collector():
             try:
                 await self.stall.over(self._steps(first))
             except Stopped:
