@@ -19,7 +19,8 @@ from tunix_core.errors import CheckpointError, NoSignal, Stalled
 from tunix_core.plugins import Hub
 from tunix_core.reporting import Progress, RunDir, summarise, summary_table
 from tunix_core.run.build import QUIET, Bench, algorithms, connect, greedy, prepare
-from tunix_core.run.evaluation import fit, play
+from tunix_core.run.engines import open_engine
+from tunix_core.run.evaluation import play
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
 from tunix_core.run.metrics import StepMetrics
@@ -132,14 +133,13 @@ class Training:
         return policy.model, policy.params
 
     async def _open(self, stack: AsyncExitStack, saved: Mapping[str, Any]) -> None:
-        from tunix_core.engine import make_engine
         from tunix_core.trajectory_queue import TrajectoryQueue
         from tunix_core.weights import WeightStore
 
         config = self.config
         self.store = WeightStore(*self.learner.weights())
         exact = self.on_policy if config.engine.deterministic is None else config.engine.deterministic
-        self.engine = make_engine(self.policy, self.store, fit(config.engine, self.policy), deterministic=exact)
+        self.engine = open_engine(config.engine, self.policy, self.store, self.hub, deterministic=exact, training=True)
         stack.push_async_callback(self.engine.aclose)
         rooms = (self.hub, self.engine, self.policy, self.run_dir.path)
         self.suites = {name: connect(bench, *rooms) for name, bench in self.benches.items()}
