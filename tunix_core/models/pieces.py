@@ -83,8 +83,8 @@ def attend_pieces(
     ]
     top = jnp.stack([part.top for part in parts]).max(axis=0)
     factors = [jnp.exp(part.top - top) for part in parts]
-    total = sum(part.total * factor for part, factor in zip(parts, factors, strict=True))
-    out = sum(part.out * factor for part, factor in zip(parts, factors, strict=True)) / total
+    total: Any = sum(part.total * factor for part, factor in zip(parts, factors, strict=True))
+    out: Any = sum(part.out * factor for part, factor in zip(parts, factors, strict=True)) / total
     return out.astype(q.dtype).transpose(0, 3, 1, 2, 4).reshape(q.shape)
 
 
