@@ -189,4 +189,5 @@ def failure_of(error: EpisodeError) -> Failure:
 def did_you_mean(given: str, known: Sequence[str]) -> str:
     """ " Did you mean 'x'?" or, when nothing is near, ""."""
     near = get_close_matches(given, known, n=3, cutoff=0.6)
+    near = near or [name for name in known if len(given) > 2 and given in name][:3]  # "lake" of "frozen-lake"
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

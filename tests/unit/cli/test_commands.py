@@ -149,6 +149,7 @@ def test_hub_show_finds_a_bare_name_in_every_kind_and_lists_members(tunix: Tunix
     [
         ("my_things/brif", "rewards has no 'my_things/brif'; file"),
         ("my_things/brif", "Did you mean 'my_things/brief'"),
+        ("rief", "Did you mean 'brief'"),
         ("absent/x", "no installed package has namespace 'absent'. Try: pip install tunix-env-absent"),
     ],
 )
