@@ -19,7 +19,7 @@ from tunix_core.plugins import Hub
 from tunix_core.profiling import span
 from tunix_core.reporting import Progress, RunDir, pipeline_summary, pipeline_table, read_rows, summary_table
 from tunix_core.run.build import Bench, algorithms, connect, make_curriculum, prepare
-from tunix_core.run.evaluation import fit
+from tunix_core.run.engines import open_engine
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
@@ -128,20 +128,19 @@ class Training:
         return policy.model, policy.params
 
     async def _open(self, stack: AsyncExitStack, saved: Mapping[str, Any]) -> None:
-        from tunix_core.engine import make_engine
         from tunix_core.weights import WeightStore
 
         config = self.config
         self.store = WeightStore(*self.learner.weights())
         exact = self.on_policy if config.engine.deterministic is None else config.engine.deterministic
-        self.engine = make_engine(self.policy, self.store, fit(config.engine, self.policy), deterministic=exact)
+        self.engine = open_engine(config.engine, self.policy, self.store, self.hub, deterministic=exact, training=True)
         stack.push_async_callback(self.engine.aclose)
         rooms = (self.hub, self.engine, self.policy, self.run_dir.path)
         self.suites = {name: connect(bench, *rooms) for name, bench in self.benches.items()}
         for suite in self.suites.values():
             stack.push_async_callback(suite.opener.aclose)
             stack.push_async_callback(suite.scorer.aclose)
-        self.held_out = HeldOut(config, self.benches, self.suites, self.policy, saved.get("evaluations", []))
+        self.held_out = HeldOut(config, self.benches, self.suites, self.policy, self.hub, saved.get("evaluations", []))
         self._open_pipeline(saved)
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
         stack.callback(self.trackers.close)
