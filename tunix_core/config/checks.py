@@ -32,7 +32,12 @@ _AT_LEAST_ONE = (
     "checkpoint.keep",
 )
 _NOT_NEGATIVE = ("steps", "trainer.learning_rate", "trainer.warmup_steps", "scheduler.max_staleness", "eval.n")
-_ABOVE_ZERO = ("trainer.max_grad_norm", "scheduler.stall_timeout_s")
+_ABOVE_ZERO = (
+    "trainer.max_grad_norm",
+    "trainer.warn_disagreement",
+    "trainer.max_disagreement",
+    "scheduler.stall_timeout_s",
+)
 
 
 def problems(config: RunConfig) -> Iterator[Problem]:
@@ -72,7 +77,7 @@ def _bounded(config: RunConfig) -> Iterator[Problem]:
             value: Any = config
             for part in name.split("."):
                 value = getattr(value, part)
-            if not holds(value):
+            if value is not None and not holds(value):
                 yield tuple(name.split(".")), f"{name} must be {wanted}, and is {value}"
 
 

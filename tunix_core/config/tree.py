@@ -89,11 +89,14 @@ class TrainerConfig:
     optimizer: str = "adamw"  # any optimizer of optax, by name
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)  # its keyword arguments
     max_grad_norm: float = 1.0  # a longer gradient is scaled down to it
+    master: Literal["float32", "model"] = "float32"  # what trained weights are kept in; the model computes in its own
     rows: int = 8  # rows of a micro-batch
     row_tokens: int = 512  # tokens of a row; a longer sample is refused
     old_logp: Literal["behaviour", "proximal"] = "behaviour"  # to what the ratio is: what sampled, or the step's start
     epochs: int = 1  # how often a step passes over its samples
     minibatches: int = 1  # updates an epoch is shared out to, by groups
+    warn_disagreement: float | None = 0.1  # |Δ log-probability| of trainer and engine that is warned of
+    max_disagreement: float | None = None  # more of it ends the run
     reference: str = ""  # the model that a KL or a teacher is, as `model` names one; default: the run's first weights
 
 
