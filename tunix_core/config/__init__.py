@@ -7,10 +7,13 @@ ConfigError with its line and a "did you mean". `dump_config` writes it back.
 from tunix_core.config.dump import dump_config
 from tunix_core.config.loader import load_config, parse_value
 from tunix_core.config.tree import (
+    AxesConfig,
     CheckpointConfig,
     CreditConfig,
     EngineConfig,
     EvalConfig,
+    LoraConfig,
+    MeshConfig,
     PluginsConfig,
     RewardConfig,
     RunConfig,
@@ -21,10 +24,13 @@ from tunix_core.config.tree import (
 )
 
 __all__ = [
+    "AxesConfig",
     "CheckpointConfig",
     "CreditConfig",
     "EngineConfig",
     "EvalConfig",
+    "LoraConfig",
+    "MeshConfig",
     "PluginsConfig",
     "RewardConfig",
     "RunConfig",

@@ -77,6 +77,18 @@ class SuiteConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraConfig:
+    """Low-rank adapters, trained in the place of the model's own weights; without this table all weights are trained.
+
+    A matrix W computes as W + alpha / rank · A B.
+    """
+
+    rank: int = 16  # columns of A, rows of B
+    alpha: float = 32.0  # what A B counts, times the rank
+    targets: tuple[Literal["attention", "mlp"], ...] = ("attention", "mlp")  # the parts of each layer that get them
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerConfig:
     """The learning side."""
 
@@ -97,6 +109,7 @@ class TrainerConfig:
     minibatches: int = 1  # updates an epoch is shared out to, by groups
     warn_disagreement: float | None = 0.1  # |Δ log-probability| of trainer and engine that is warned of
     max_disagreement: float | None = None  # more of it ends the run
+    lora: LoraConfig | None = None  # train adapters only
     reference: str = ""  # the model that a KL or a teacher is, as `model` names one; default: the run's first weights
 
 
@@ -125,6 +138,29 @@ class EngineConfig:
     decode_steps: int = 4  # fused on device between two looks at the queue
     deterministic: bool | None = None  # default: true in on_policy mode
     queue_size: int = 4096  # waiting requests; more wait to be let in
+
+
+@dataclass(frozen=True, slots=True)
+class AxesConfig:
+    """A mesh of data · fsdp · tensor devices."""
+
+    data: int = 1  # copies of the weights; each computes other rows
+    fsdp: int = 1  # shards of the weights, gathered where they are used; each computes other rows
+    tensor: int = 1  # shards of what each layer computes
+
+    @property
+    def devices(self) -> int:
+        return self.data * self.fsdp * self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class MeshConfig:
+    """Which devices compute what. Of one device each, all is on the first."""
+
+    trainer: AxesConfig = AxesConfig()
+    engine: AxesConfig = AxesConfig()
+    reference: AxesConfig | None = None  # default: the trainer's devices, laid as there
+    disjoint: bool = False  # each on devices of its own, in this order; else all from the first device on
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +203,7 @@ class RunConfig:
     trainer: TrainerConfig = TrainerConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     engine: EngineConfig = EngineConfig()
+    mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     trackers: tuple[str, ...] = ()  # ids; metrics.jsonl is written in any case

@@ -66,7 +66,8 @@ def _fetched(name: str) -> Path | None:
 def _from_run(path: Path, hub: Hub, step: int | None) -> Policy:
     from dataclasses import replace
 
-    from tunix_core.trainer import Checkpoints
+    from tunix_core.run.devices import adapters_of
+    from tunix_core.trainer import Checkpoints, make_parts
 
     config = load_config(path / "config.toml")
     base = open_model(config.model, hub, config.model_options)
@@ -74,7 +75,11 @@ def _from_run(path: Path, hub: Hub, step: int | None) -> Policy:
     chosen = checkpoints.latest() if step is None else step
     if chosen is None:
         raise CheckpointError(f"{path} has no checkpoint yet. Its run started from {config.model!r}.")
-    return replace(base, id=f"{path}@{chosen}", params=checkpoints.restore_params(chosen, base.params))
+    adapters = adapters_of(config, base.model)
+    parts = make_parts(base.params, config.trainer.master, adapters)
+    trained = checkpoints.restore_params(chosen, parts.trained)
+    params = adapters.merge(trained, base.params) if adapters else parts.having(trained).whole
+    return replace(base, id=f"{path}@{chosen}", params=params)
 
 
 def _step(text: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from tunix_core.errors import CheckpointError, NoSignal, Stalled
 from tunix_core.plugins import Hub
 from tunix_core.reporting import Progress, RunDir, summarise, summary_table
 from tunix_core.run.build import QUIET, Bench, algorithms, connect, greedy, prepare
+from tunix_core.run.devices import adapters_of, arranged, layout_of, make_meshes
 from tunix_core.run.evaluation import fit, play
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
@@ -78,18 +79,28 @@ class Training:
         self.config, self.hub = config, hub
         self.benches = {bench.config.name: bench for bench in benches}
         self.sources = {b.config.name: b.tasks(b.config.split, config.seed) for b in benches}
-        self.policy = open_model(config.model, hub, config.model_options)
+        self.meshes = make_meshes(config.mesh)
+        policy = open_model(config.model, hub, config.model_options)
         self.algorithms = algorithms(config, hub)
+        self.adapters, reference = adapters_of(config, policy.model), self._reference()
         self.learner = Trainer(
-            self.policy.model,
-            self.policy.params,
+            policy.model,
+            policy.params,
             self.algorithms,
             config.trainer,
             suites=config.suites,
             temperatures={suite.name: suite.sampling.temperature for suite in config.suites},
-            reference=self._reference(),
+            reference=reference,
+            adapters=self.adapters,
+            layout=layout_of(self.meshes.trainer, policy.model),
+            reference_layout=layout_of(self.meshes.reference, reference[0] if reference else policy.model),
+            keep=self._keep,
             steps=config.steps,
         )
+        self.arrange = arranged(policy, self.adapters, layout_of(self.meshes.engine, policy.model))
+        self.policy = replace(
+            policy, params={}
+        )  # whoever needs the first weights has them: here they'd be one too many
         self.on_policy = config.scheduler.mode == "on_policy"
         self.interrupt = Interrupt()
         self.metrics = StepMetrics()
@@ -137,7 +148,7 @@ class Training:
         from tunix_core.weights import WeightStore
 
         config = self.config
-        self.store = WeightStore(*self.learner.weights())
+        self.store = WeightStore(*self.learner.weights(), self.arrange)
         exact = self.on_policy if config.engine.deterministic is None else config.engine.deterministic
         self.engine = make_engine(self.policy, self.store, fit(config.engine, self.policy), deterministic=exact)
         stack.push_async_callback(self.engine.aclose)
@@ -272,6 +283,9 @@ class Training:
             raise Stalled(f"no episode finished for {idle:.0f} s (scheduler.stall_timeout_s).\n{rooms}")
 
     # ---- keeping track ----
+    def _keep(self, version: int, groups: Sequence[Group]) -> None:
+        self.run_dir.not_finite(version, groups)
+
     def _observe(self, trajectory: Trajectory) -> None:
         self.idle_since = time.monotonic()
         self.metrics.episode(trajectory)

@@ -94,7 +94,9 @@ class Trainer:
         parts = make_parts(params, config.master, adapters)
         self._parts = parts.having(self._placing.params(parts.trained))
         elsewhere = self._placing if reference_layout is None else Placing(reference_layout)
-        self._reference = self._brought(_reference(model, params, reference, elsewhere), elsewhere)
+        reference = _checked_reference(model, reference) or (model, params)
+        if any(algorithm.needs_reference for algorithm in algorithms.values()):  # else the first weights may go
+            self._reference = self._brought(_reference(*reference, elsewhere), elsewhere)
         self._shown = _shown(self._parts, adapters, self._placing)
         self._lanes = self._make_lanes(algorithms)
         labels = [lane.label for lane in self._distinct()]
@@ -377,12 +379,15 @@ def _logprobs(model: Model, placing: Placing) -> Callable[[Parts, Arrays], jax.A
     return lambda parts, arrays: measure(parts, placing.batch(forward_arrays(arrays)))
 
 
-def _reference(model: Model, params: Params, other: tuple[Model, Params] | None, placing: Placing) -> Measure:
-    model_of, given = other or (model, params)
-    if model_of.vocab_size != model.vocab_size:
+def _checked_reference(model: Model, reference: tuple[Model, Params] | None) -> tuple[Model, Params] | None:
+    if reference and reference[0].vocab_size != model.vocab_size:
         raise UsageError(
-            f"the reference has a vocabulary of {model_of.vocab_size} tokens, the policy of {model.vocab_size}: "
+            f"the reference has a vocabulary of {reference[0].vocab_size} tokens, the policy of {model.vocab_size}: "
             "trainer.reference must name a model with the policy's tokenizer"
         )
-    measure, frozen = _logprobs(model_of, placing), make_parts(placing.params(given), "model")
+    return reference
+
+
+def _reference(model: Model, params: Params, placing: Placing) -> Measure:
+    measure, frozen = _logprobs(model, placing), make_parts(placing.params(params), "model")
     return lambda arrays: measure(frozen, arrays)
