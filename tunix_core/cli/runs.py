@@ -1,4 +1,4 @@
-"""`tunix train`, `tunix eval` and `tunix export`: parse, call `run`, print."""
+"""`tunix train`, `tunix eval`, `tunix export` and `tunix trace`: parse, call `run`, print."""
 
 from __future__ import annotations
 
@@ -96,6 +96,18 @@ def export_command(ctx: click.Context, run_dir: str, target: str, plugins: tuple
     from tunix_core import run
 
     click.echo(run.export(run_dir, target, hub=chosen_plugins(ctx, plugins).load_hub()))
+
+
+@click.command("trace")
+@click.argument("run_dir", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: RUN/trace.perfetto-trace.")
+def trace_command(run_dir: Path, output: Path | None) -> None:
+    """Writes where the time of RUN went as a file for https://ui.perfetto.dev."""
+    from tunix_core.reporting import write_trace
+
+    target = output or run_dir / "trace.perfetto-trace"
+    slices = write_trace(run_dir, target)
+    click.echo(f"{target}: {slices} slices. Open it at https://ui.perfetto.dev")
 
 
 def _merge(config: PluginsConfig, chosen: PluginArguments, strict: bool) -> PluginsConfig:

@@ -20,6 +20,7 @@ from tunix_core.engine.requests import Job, check_request
 from tunix_core.engine.steps import Progress, Sizes
 from tunix_core.engine.worker import Worker
 from tunix_core.errors import ConfigError, EngineError
+from tunix_core.profiling import span
 
 log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
@@ -158,7 +159,8 @@ class SlotEngine:
             )
             self._started.set_result(None)
             while self._take_jobs(self._worker):
-                self._worker.round()
+                with span("engine.round"):
+                    self._worker.round()
         except Exception as error:  # the thread's edge: whatever it is, nobody may wait for ever
             log.error("the engine failed", exc_info=error)
             self._end(_caused(error))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from tunix_core.engine.requests import Job
 from tunix_core.engine.slots import SlotTable
 from tunix_core.engine.steps import Compiled, Progress, Sizes, compile_programs
 from tunix_core.errors import EngineError
+from tunix_core.profiling import note, span
 
 # Prefill calls between two decode calls: few while most slots decode, more while most of them wait to.
 FILLS, FILLS_WHEN_STARVED = 1, 4
@@ -57,6 +59,7 @@ class Worker:
         self._slotwise = self._placed(self._slots.slotwise())
         self._prefix = PrefixCache(sizes.blocks, sizes.chunk, aligned=deterministic, version=self._version)
         self._waiting: deque[Job] = deque()
+        self._since = [0.0] * sizes.slots  # when each slot was taken, of `perf_counter`
         self._coming: dict[Key, int] = {}  # blocks being computed, and by which slot
         self._behind: dict[Key, list[Job]] = {}  # jobs that wait for such a block rather than compute it again
         self._done: list[tuple[Job, Completion]] = []
@@ -91,9 +94,11 @@ class Worker:
         for _ in range(FILLS_WHEN_STARVED if starved else FILLS):
             if not self._slots.filling.any():
                 break
-            self._fill()
+            with span("engine.prefill"):
+                self._fill()
             self._admit()
-        self._decode()
+        with span("engine.decode", version=self._version):
+            self._decode()
 
     def statistics(self) -> dict[str, float]:
         """Counters since the start, and what is true now. May be called from any thread."""
@@ -124,6 +129,7 @@ class Worker:
                 self._behind.setdefault(match.missing, []).append(job)
                 continue
             slot = self._slots.admit(job, match.length)
+            self._since[slot] = perf_counter()
             moves += [(slot, i * self._sizes.chunk, block) for i, block in enumerate(match.blocks)]
             self.counters["cached_tokens"] += match.length
             if not whole:
@@ -135,7 +141,7 @@ class Worker:
         for slot, job in enumerate(self._slots.jobs):
             if job is not None and job.cancelled:
                 self._come([key for key in job.keys if self._coming.get(key) == slot])
-                self._slots.release(slot)
+                self._release(slot)
 
     def _deliver(self) -> None:
         for job, completion in self._done:
@@ -198,7 +204,12 @@ class Worker:
             job = table.jobs[slot]
             assert job is not None
             self._done.append((job, table.completion(slot)))
-            table.release(slot)
+            self._release(slot)
+
+    def _release(self, slot: int) -> None:
+        table = self._slots
+        note("engine.slot", perf_counter() - self._since[slot], slot=slot, tokens=int(table.length[slot]))
+        table.release(slot)
 
     # ---- the prefix cache --------------------------------------------------------------------------
     def _share(self, slots: np.ndarray, partial: np.ndarray) -> None:

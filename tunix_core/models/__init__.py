@@ -15,7 +15,7 @@ from tunix_core.models.placement import AXES_OF_MESH, RULES, MeshLayout, logical
 from tunix_core.models.template import TemplateChat
 from tunix_core.models.tokenizer import FastTokenizer
 from tunix_core.models.tool_calls import read_call, split_calls, write_call
-from tunix_core.models.weights import heads_together
+from tunix_core.models.weights import heads_together, lay_policy
 
 __all__ = [
     "AXES_OF_MESH",
@@ -31,6 +31,7 @@ __all__ = [
     "cache_dir",
     "fetched",
     "heads_together",
+    "lay_policy",
     "logical_axes",
     "make_adapters",
     "open_policy",

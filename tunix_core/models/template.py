@@ -1,8 +1,8 @@
 """A checkpoint's own chat template, appended to as a conversation grows.
 
-A conversation is rendered as text at each turn; of that text only what is new is tokenized, and what was
-sampled stays as it was sampled. So the work per turn is rendering (which grows with the conversation,
-and is string building) and tokenizing (which doesn't: it is the new messages' text).
+At each turn the template is shown the part of the conversation on which what it writes next depends
+(`view.in_view`), and of its text only what is new is tokenized; what was sampled stays as it was sampled. So the
+work per turn doesn't grow with the turns. A template that looks at more of a conversation is shown all of it.
 
 Where the template, shown the new messages, renders earlier ones otherwise than before — reasoning that it
 drops, say — the conversation forks at the last place where the policy was given the word and both agree.
@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import logging
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from tunix_core.models.jinja import ChatTemplate
 from tunix_core.models.prompting import Prompting
 from tunix_core.models.tokenizer import FastTokenizer
 from tunix_core.models.tool_styles import STYLES, ToolStyle, style_of
+from tunix_core.models.view import in_view, looks_no_further
 from tunix_core.types import Message, TextPart
 
 log = logging.getLogger(__name__)
@@ -90,15 +93,16 @@ class TemplateChat:
     def extend(self, history: np.ndarray, messages: Sequence[Message], past: Past) -> Rendering:
         """Closes the turn that ends `history` if it is open, then renders `messages`, ready for the policy to
         speak again; forks where the template rewrites what was said. Raises ModelError when it refuses them."""
-        whole = self._render([*past.messages, *messages], past.tools)
-        new = self._appended(history, past, whole)
-        if new is not None:
-            return Rendering(self._encode(new), len(history))
-        if not self._forked:
-            self._forked = True
-            log.warning("the chat template rewrites earlier messages: such conversations fork (said once)")
-        same, keep = self._common(history, past, whole)
-        return Rendering(self._encode(whole[len(same) :]), keep)
+        view = in_view(past, messages)
+        if view is not past and self._looks_no_further:
+            try:
+                if (found := self._extended(history, messages, view)) is not None:
+                    return found
+            except ModelError:
+                log.debug("the template refuses a part of a conversation; it is shown the whole", exc_info=True)
+        return self._extended(history, messages, past) or Rendering(
+            self._encode(self._render([*past.messages, *messages], past.tools)), 0
+        )
 
     def parse(self, tokens: np.ndarray) -> Message:
         """The assistant message that sampled `tokens` say, up to their stop token. Never raises."""
@@ -114,6 +118,25 @@ class TemplateChat:
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], ready: bool = True) -> str:
         return self._prompting.render(messages, tools, self._guard, ready)
+
+    @cached_property
+    def _looks_no_further(self) -> bool:
+        found = looks_no_further(self.text)
+        if not found:
+            log.warning("the chat template looks at whole conversations: rendering grows with their turns (said once)")
+        return found
+
+    def _extended(self, history: np.ndarray, messages: Sequence[Message], past: Past) -> Rendering | None:
+        """As `extend`, by what `past` shows; None when the template rewrites all of that."""
+        whole = self._render([*past.messages, *messages], past.tools)
+        new = self._appended(history, past, whole)
+        if new is not None:
+            return Rendering(self._encode(new), len(history))
+        if not self._forked:
+            self._forked = True
+            log.warning("the chat template rewrites earlier messages: such conversations fork (said once)")
+        agreed = self._agreed(history, past, whole)
+        return agreed and Rendering(self._encode(agreed[0]), agreed[1])
 
     def _probed(self) -> tuple[str, str]:
         """What the template writes after an assistant's message, up to its first special token; and that token."""
@@ -152,17 +175,24 @@ class TemplateChat:
             return self._closing, self._closing + new
         return ends[-1][0], turn[ends[-1].start() :] + new
 
-    def _common(self, history: np.ndarray, past: Past, whole: str) -> tuple[str, int]:
-        """The longest beginning of `whole` that ends where the policy was given the word, and how many ids it is."""
-        for before, start in reversed(past.marks):
+    def _agreed(self, history: np.ndarray, past: Past, whole: str) -> tuple[str, int] | None:
+        """The rest of `whole` from the last place where the policy was given the word and nothing before it is
+        rewritten, and how many ids stand there."""
+
+        def rest(mark: tuple[int, int]) -> tuple[str, int] | None:
+            before, start = mark
             prompt = self._render(past.messages[:before], past.tools)
-            if whole.startswith(prompt):
-                return prompt, start
+            if (new := _after(whole, prompt)) is not None:
+                return new, start
             bare = self._render(past.messages[:before], past.tools, ready=False)
             opening = self._encode(_after(prompt, bare) or "")
-            if whole.startswith(bare) and np.array_equal(history[start - len(opening) : start], opening):
-                return bare, start - len(opening)
-        return "", 0
+            new, start = _after(whole, bare), start - len(opening)
+            return (new, start) if new and np.array_equal(history[start:][: len(opening)], opening) else None
+
+        agreeing = bisect_left(
+            past.marks, True, key=lambda mark: rest(mark) is None
+        )  # a place after a rewriting is one
+        return rest(past.marks[agreeing - 1]) if agreeing else None
 
     def _encode(self, text: str) -> np.ndarray:
         """int32 [T]; special tokens where they aren't guarded."""

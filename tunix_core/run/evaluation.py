@@ -113,3 +113,19 @@ def fit(config: EngineConfig, policy: Policy) -> EngineConfig:
     from dataclasses import replace
 
     return replace(config, max_context=min(config.max_context, policy.model.max_positions))
+
+
+def engine_bytes(policy: Policy, config: EngineConfig) -> int:
+    """Bytes of memory that an engine of one's own takes: a version's parameters, and its caches."""
+    import jax
+
+    from tunix_core.engine.engine import sizes_of
+
+    sizes = sizes_of(config, policy.model.max_positions, deterministic=True)
+    caches = jax.eval_shape(
+        lambda: (
+            policy.model.init_cache(sizes.slots, sizes.length),
+            policy.model.init_cache(sizes.blocks, sizes.chunk),
+        )
+    )
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((policy.params, caches)))
