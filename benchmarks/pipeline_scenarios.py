@@ -6,11 +6,10 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pipeline_env
 from pipeline_faults import faults
 from pipeline_learning import learning
 from pipeline_peer import peer
-from pipeline_rig import CONCURRENT, GROUP, TOKENS, TURNS, Run, head, suite, whole_run
+from pipeline_rig import CONCURRENT, GROUP, TURNS, Run, head, suite, whole_run
 from pipeline_sync import synchronous
 
 from tunix_core.config import load_config
@@ -156,11 +155,8 @@ def _mix_errors(run: Run, weights: Mapping[str, int]) -> tuple[float, float]:
 def many(quick: bool) -> Figures:
     """Ten thousand concurrent episodes of an environment that sleeps, with the fake engine."""
     episodes = 2000 if quick else 10_000
-    config = head(4 if quick else 6, groups=episodes // GROUP // 2, episodes=episodes)
-    reply = pipeline_env.reply_of(TOKENS)
-    run = whole_run(
-        "many", config + suite(mean_s=2.0 if quick else 5.0, shape="lognormal"), free=True, fake_reply=reply
-    )
+    config = head(4 if quick else 6, groups=episodes // GROUP // 2, episodes=episodes, engine="pipeline_env/fake")
+    run = whole_run("many", config + suite(mean_s=2.0 if quick else 5.0, shape="lognormal"), free=True)
     return {
         "step_cpu_us": run.cpu_us_per_step,
         "rss_mb_10k": run.peak_mb,
