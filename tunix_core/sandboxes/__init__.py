@@ -11,10 +11,12 @@ from tunix_core.contracts import (
     SandboxRequest,
     Shell,
 )
+from tunix_core.errors import SandboxError
 
 __all__ = [
     "ExecResult",
     "Sandbox",
+    "SandboxError",
     "SandboxLimits",
     "SandboxRequest",
     "Sandboxes",
