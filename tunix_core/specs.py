@@ -50,6 +50,8 @@ class EnvSpec:
         requires: what must be there besides Python packages: "sandbox", any kind of it, or "isolated-sandbox",
             one that keeps code from this machine.
         members: for a family: a lazy target `() -> list[str]` of names, or "".
+        solutions: what `tunix check --gold` plays: a lazy target `(task) -> {name: what a policy says, turn by turn}`,
+            or "". "gold" must get the highest score, and every other must not.
     """
 
     id: str
@@ -64,6 +66,7 @@ class EnvSpec:
     requires: tuple[str, ...] = ()
     timeouts: Timeouts = Timeouts()
     members: str = ""
+    solutions: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,125 @@
+"""The environment: work in a repository with tools, submit, be graded on hidden tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tunix_core import StepResult, Task
+from tunix_core.envs import ToolEnvironment
+from tunix_core.sandboxes import Sandbox, SandboxError, Sandboxes, SandboxLimits, SandboxRequest
+from tunix_env_swebench.grading import Verdict, grade
+from tunix_env_swebench.repository import ROOT, prepare, take_diff
+from tunix_env_swebench.rows import Row
+
+TOOLS = ("tools/bash", "tools/edit", "tools/search", "tools/submit")
+# Python environments of images built here and of the published ones, before the system's own.
+PATH = "/opt/testbed/bin:/opt/miniconda3/envs/testbed/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LOG_BYTES = 16 << 20
+PROMPT = """The repository {repo} is in {root}. Resolve this issue by changing its code, then call submit. \
+Hidden tests decide; changes to tests do not count.
+
+{issue}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """A reward and what is recorded with it, as `_grade` gives them."""
+
+    reward: float
+    metadata: Mapping[str, Any]
+
+
+class SweBenchEnv(ToolEnvironment):
+    """One issue of one repository. `async`; needs a sandbox that isolates.
+
+    The agent works as a plain user in a container, without a network, on a repository of one commit. What
+    changed is taken when it calls `submit` and graded in another container; see `grading`. Text without a
+    call is answered, not graded; an episode that ends without `submit` scores 0.
+
+    Args:
+        task: its gold is a row as `rows.Row` reads it.
+        tools: ids of the hub.
+        reward: "resolved" is 1 or 0; "share" is the share of repaired tests times that of maintained ones.
+        command_timeout_s: for each tool call.
+        eval_timeout_s: for the hidden tests.
+        cpus, memory_mb, disk_mb, pids: of each of the two containers.
+    """
+
+    def __init__(
+        self,
+        task: Task | Mapping[str, Any] | None = None,
+        *,
+        tools: Sequence[str] = TOOLS,
+        reward: Literal["resolved", "share"] = "resolved",
+        command_timeout_s: float = 120.0,
+        eval_timeout_s: float = 1800.0,
+        cpus: float = 1.0,
+        memory_mb: int = 4096,
+        disk_mb: int = 4096,
+        pids: int = 512,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(task, **{"max_steps": 50, "tool_timeout_s": command_timeout_s, **kwargs})
+        if reward not in ("resolved", "share"):
+            raise ValueError(f"reward={reward!r}: expected 'resolved' or 'share'")
+        del self.tools["finish"]  # `submit` ends the episode: the answer is in the repository
+        self._tool_ids, self._reward, self._eval_timeout_s = tuple(tools), reward, eval_timeout_s
+        self._limits = SandboxLimits(cpus=cpus, memory_mb=memory_mb, disk_mb=disk_mb, pids=pids)
+        self._sandbox: Sandbox | None = None
+
+    @property
+    def row(self) -> Row:
+        return Row.model_validate(self.full_task.gold)
+
+    async def _initial_observation(self) -> str:
+        await self._close()
+        self._sandbox = await self._open(self._provider, self.row)
+        await prepare(self._sandbox)
+        self.add_tools(self._sandbox, *self._tool_ids)
+        return PROMPT.format(repo=self.row.repo, root=ROOT, issue=self.row.problem_statement)
+
+    async def _step_impl(self, action: Any) -> Any:
+        if isinstance(action, str):
+            return StepResult("No tool was called. Call a tool; submit ends the episode.")
+        return await super()._step_impl(action)
+
+    async def _grade(self, answer: str) -> Graded:
+        assert self._sandbox is not None  # only a tool of the sandbox ends an episode
+        diff = await take_diff(self._sandbox)
+        if diff.truncated:
+            return self._scored(Verdict(None, "patch_too_long", f"the changes have more than {len(diff.stdout)} bytes"))
+        if not diff.ok:
+            said = diff.stderr.decode(errors="replace").strip()[-300:]
+            return self._scored(Verdict(None, "unreadable", f"git can't read what was changed: {said}"))
+        limits = replace(self._limits, output_bytes=LOG_BYTES)
+        patch = diff.stdout.decode(errors="surrogateescape")
+        return self._scored(await grade(self._provider, self.row, patch, limits=limits, timeout_s=self._eval_timeout_s))
+
+    async def _close(self) -> None:
+        if self._sandbox is not None:
+            sandbox, self._sandbox = self._sandbox, None
+            await sandbox.close()
+
+    @property
+    def _provider(self) -> Sandboxes:
+        if self.sandboxes is None:
+            raise SandboxError("this environment works in a sandbox; set env.sandboxes first", retry=False)
+        return self.sandboxes
+
+    async def _open(self, provider: Sandboxes, row: Row) -> Sandbox:
+        variables = (("PATH", PATH), ("PYTHONDONTWRITEBYTECODE", "1"), ("TZ", "UTC"), ("LC_ALL", "C.UTF-8"))
+        request = SandboxRequest(image=row.image_name, limits=self._limits, workdir=ROOT, env=variables)
+        try:
+            return await provider.open(request)
+        except SandboxError as error:
+            if row.source and error.kind == "sandbox_image":
+                how = f"{error} Or build it: tunix swebench build --only {row.instance_id}"
+                raise SandboxError(how, kind=error.kind, retry=False) from error
+            raise
+
+    def _scored(self, verdict: Verdict) -> Graded:
+        reward = float(verdict.resolved) if self._reward == "resolved" else verdict.share
+        details = {"reason": verdict.reason, "message": verdict.message, "report": verdict.report}
+        return Graded(reward, {"resolved": verdict.resolved, "share": verdict.share, **details})
