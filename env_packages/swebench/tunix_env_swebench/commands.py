@@ -55,6 +55,7 @@ def docker_client() -> Any:
     """A docker client. Raises ClickException when the SDK or the engine is missing, with what to do."""
     try:
         import docker
+        from docker.errors import DockerException
     except ImportError as error:
         raise click.ClickException(
             "this needs the docker SDK. Try: pip install 'tunix-env-swebench[docker]'"
@@ -62,7 +63,7 @@ def docker_client() -> Any:
     try:
         client = docker.from_env(timeout=600)
         client.ping()
-    except docker.errors.DockerException as error:
+    except DockerException as error:
         raise click.ClickException(f"no Docker engine answers: {error}. Start one, or set DOCKER_HOST") from error
     return client
 

@@ -4,6 +4,7 @@ than a parser needs.
 Run as a script: one JSON question on standard input, one JSON answer on standard output.
 
     {"ask": "parse", "parser", "log", "row": {"instance_id", "repo", "version"}}  -> {test id: status}
+    {"ask": "unknown", "parsers": [name]}  -> [those it doesn't have]
     {"ask": "describe", "rows": [row]}  -> [{"eval_script", "log_parser"} | {"problem"}]   harness up to 4.x
 """
 
@@ -43,22 +44,24 @@ def _without_its_start(name: str) -> None:
 def _prepare(asked: str) -> None:
     for name in ("swebench", "swebench.harness"):
         _without_its_start(name)
-    for name in (*ASIDE, "unidiff") if asked == "parse" else ASIDE:
+    for name in ASIDE if asked == "describe" else (*ASIDE, "unidiff"):
         if importlib.util.find_spec(name) is None:
             sys.modules[name] = _Absent(name)
 
 
-def _parser(name: str) -> Any:
-    for language in LANGUAGES:
-        module = importlib.import_module(f"swebench.harness.log_parsers.{language}")
-        if name in vars(module):
-            return vars(module)[name]
-    raise KeyError(f"this harness has no log parser {name!r}")
+def _parsers() -> dict[str, Any]:
+    modules = [importlib.import_module(f"swebench.harness.log_parsers.{language}") for language in LANGUAGES]
+    return {name: found for module in modules for name, found in vars(module).items() if name.startswith("parse_log_")}
+
+
+def unknown(question: Mapping[str, Any]) -> list[str]:
+    """Those of the parsers asked for that this harness doesn't have."""
+    return sorted({*question["parsers"]} - {*_parsers()})
 
 
 def parse(question: Mapping[str, Any]) -> dict[str, str]:
     """The status of each test in a log."""
-    found = _parser(question["parser"])(question["log"], SimpleNamespace(**question["row"]))
+    found = _parsers()[question["parser"]](question["log"], SimpleNamespace(**question["row"]))
     return {str(name): str(getattr(status, "value", status)) for name, status in found.items()}
 
 
@@ -86,7 +89,8 @@ def main() -> None:
     question = json.load(sys.stdin)
     answer_to, sys.stdout = sys.stdout, sys.stderr  # what the harness prints is no answer
     _prepare(question["ask"])
-    json.dump({"parse": parse, "describe": describe}[question["ask"]](question), answer_to)
+    answers = {"parse": parse, "unknown": unknown, "describe": describe}
+    json.dump(answers[question["ask"]](question), answer_to)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ OWN = "tunix/pytest"
 TIMEOUT_S = 120.0
 NEWER = "pip install --no-deps 'swebench>=5'"
 OLDER = "pip install --no-deps 'swebench<5' unidiff"
-_SUMMARY = re.compile(r"^(PASSED|FAILED|ERROR|XFAIL|XPASS|SKIPPED) (\S.*)$", re.MULTILINE)
+# a test's id, whose brackets may hold " - ", and then a message after " - "
+_SUMMARY = re.compile(r"^(PASSED|FAILED|ERROR|XFAIL|XPASS|SKIPPED) (\S.*?(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
 _ASK = (sys.executable, "-m", "tunix_env_swebench.harness")
 
 
@@ -28,10 +29,9 @@ def parse_pytest(log: str) -> dict[str, str]:
     An unexpected pass counts as the failure that a strict one is.
     """
     found: dict[str, str] = {}
-    for status, rest in _SUMMARY.findall(log):
-        if status == "SKIPPED" and rest.startswith("["):  # "[2] file.py:3: reason" counts places, names no test
+    for status, name in _SUMMARY.findall(log):
+        if status == "SKIPPED" and name.startswith("["):  # "[2] file.py:3: reason" counts places, names no test
             continue
-        name = rest.split(" - ")[0].strip()
         found[name] = worse(found.get(name), "FAILED" if status == "XPASS" else status)
     return found
 
@@ -69,9 +69,12 @@ async def _ask(question: Mapping[str, Any]) -> Any:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    if process.returncode:
-        raise GraderError(f"the harness's parser failed: {_last(said)}")
-    return json.loads(out)
+    try:
+        if not process.returncode:
+            return json.loads(out)
+    except ValueError as error:
+        raise GraderError(f"the harness's parser gave no JSON: {error}") from error
+    raise GraderError(f"the harness's parser failed: {_last(said)}")
 
 
 def _last(said: bytes) -> str:
@@ -80,14 +83,15 @@ def _last(said: bytes) -> str:
 
 
 def completed(rows: Sequence[Row]) -> list[Row | str]:
-    """Each row with what the installed harness knows of it, or why it can't be graded.
+    """Each row with what the installed harness knows of it, or why it can't be graded: "field: problem".
 
     Rows of the older form get their `eval_script` and `log_parser` from the harness up to 4.x.
     """
     version = harness_version()
     older = [row for row in rows if not row.eval_script]
-    known = dict(zip((row.instance_id for row in older), _described(older, version), strict=True))
-    return [_complete(row, version, known.get(row.instance_id)) for row in rows]
+    described = dict(zip((row.instance_id for row in older), _described(older, version), strict=True))
+    unknown = _unknown({row.log_parser for row in rows} - {"", OWN}) if version else []
+    return [_complete(row, version, described.get(row.instance_id), unknown) for row in rows]
 
 
 def harness_version() -> int:
@@ -98,24 +102,34 @@ def harness_version() -> int:
         return 0
 
 
-def _complete(row: Row, version: int, known: Mapping[str, str] | None) -> Row | str:
+def _complete(row: Row, version: int, known: Mapping[str, str] | None, unknown: Sequence[str]) -> Row | str:
     if row.log_parser == OWN:
         return row
     if not version:
-        how = NEWER if row.eval_script else OLDER
-        return f"log_parser: the official harness is not installed. Try: {how}"
+        return f"log_parser: the official harness is not installed. Try: {NEWER if row.eval_script else OLDER}"
+    if row.log_parser in unknown:
+        return f"log_parser: swebench {version} has no parser {row.log_parser!r}"
     if row.eval_script:
         return row
     if known is None:
-        return f"eval_script: a row without it is of the older form, which swebench {version} can't run. Try: {OLDER}"
-    return known["problem"] if "problem" in known else row.model_copy(update=dict(known))
+        return f"eval_script: without it a row is of the older form, which swebench {version} can't run. Try: {OLDER}"
+    return f"version: {known['problem']}" if "problem" in known else row.model_copy(update=dict(known))
 
 
 def _described(rows: Sequence[Row], version: int) -> Sequence[Mapping[str, str] | None]:
     if not rows or version not in (3, 4):
         return [None] * len(rows)
-    question = json.dumps({"ask": "describe", "rows": [row.to_dict() for row in rows]})
-    done = subprocess.run(_ASK, input=question.encode(), capture_output=True, timeout=TIMEOUT_S, check=False)
+    return _ask_now({"ask": "describe", "rows": [row.to_dict() for row in rows]})
+
+
+def _unknown(parsers: set[str]) -> Sequence[str]:
+    return _ask_now({"ask": "unknown", "parsers": sorted(parsers)}) if parsers else []
+
+
+def _ask_now(question: Mapping[str, Any]) -> Any:
+    done = subprocess.run(
+        _ASK, input=json.dumps(question).encode(), capture_output=True, timeout=TIMEOUT_S, check=False
+    )
     if done.returncode:
-        raise ValueError(f"the harness could not describe the rows: {_last(done.stderr)}")
+        raise ValueError(f"the official harness can't be asked: {_last(done.stderr)}. Try: {NEWER}, or {OLDER}")
     return json.loads(done.stdout)
