@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tunix_core import StepResult, Task
 from tunix_core.envs import ToolEnvironment
 from tunix_core.sandboxes import Sandbox, SandboxError, Sandboxes, SandboxLimits, SandboxRequest
-from tunix_env_swebench.grading import Verdict, grade
+from tunix_env_swebench.grading import Verdict, grade, refused
 from tunix_env_swebench.repository import ROOT, prepare, take_diff
 from tunix_env_swebench.rows import Row
 
@@ -86,16 +86,22 @@ class SweBenchEnv(ToolEnvironment):
         return await super()._step_impl(action)
 
     async def _grade(self, answer: str) -> Graded:
+        verdict = await self._verdict()
+        reward = float(verdict.resolved) if self._reward == "resolved" else verdict.share
+        details = {"reason": verdict.reason, "message": verdict.message, "report": verdict.report}
+        return Graded(reward, {"resolved": verdict.resolved, "share": verdict.share, **details})
+
+    async def _verdict(self) -> Verdict:
         assert self._sandbox is not None  # only a tool of the sandbox ends an episode
         diff = await take_diff(self._sandbox)
         if diff.truncated:
-            return self._scored(Verdict(None, "patch_too_long", f"the changes have more than {len(diff.stdout)} bytes"))
+            return refused(self.row, "", "patch_too_long", f"the changes have more than {len(diff.stdout)} bytes")
         if not diff.ok:
             said = diff.stderr.decode(errors="replace").strip()[-300:]
-            return self._scored(Verdict(None, "unreadable", f"git can't read what was changed: {said}"))
+            return refused(self.row, None, "unreadable", f"git can't read what was changed: {said}")
         limits = replace(self._limits, output_bytes=LOG_BYTES)
         patch = diff.stdout.decode(errors="surrogateescape")
-        return self._scored(await grade(self._provider, self.row, patch, limits=limits, timeout_s=self._eval_timeout_s))
+        return await grade(self._provider, self.row, patch, limits=limits, timeout_s=self._eval_timeout_s)
 
     async def _close(self) -> None:
         if self._sandbox is not None:
@@ -118,8 +124,3 @@ class SweBenchEnv(ToolEnvironment):
                 how = f"{error} Or build it: tunix swebench build --only {row.instance_id}"
                 raise SandboxError(how, kind=error.kind, retry=False) from error
             raise
-
-    def _scored(self, verdict: Verdict) -> Graded:
-        reward = float(verdict.resolved) if self._reward == "resolved" else verdict.share
-        details = {"reason": verdict.reason, "message": verdict.message, "report": verdict.report}
-        return Graded(reward, {"resolved": verdict.resolved, "share": verdict.share, **details})

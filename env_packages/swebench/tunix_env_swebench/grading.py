@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunix_core.sandboxes import Sandbox, SandboxError, Sandboxes, SandboxLimits, SandboxRequest
+from tunix_core.sandboxes import Sandbox, Sandboxes, SandboxLimits, SandboxRequest
 from tunix_env_swebench.parsing import parse_pytest, statuses_of
 from tunix_env_swebench.patching import Unusable, apply
 from tunix_env_swebench.rows import Row
@@ -66,21 +66,21 @@ async def grade(
         GraderError: the log's parser failed.
     """
     if not patch or not patch.strip():
-        return _unusable(row, patch, Unusable("empty_patch", "nothing was changed"))
+        return refused(row, patch, "empty_patch", "nothing was changed")
     sandbox = await sandboxes.open(request_of(row, limits))
     try:
         await apply(sandbox, row, patch)
         script = arrange(row, draw())
         return await _tested(sandbox, row, patch, script, timeout_s)
     except Unusable as error:
-        return _unusable(row, patch, error)
+        return refused(row, patch, error.reason, str(error))
     finally:
         await sandbox.close()
 
 
-def _unusable(row: Row, patch: str | None, error: Unusable) -> Verdict:
-    applied = error.reason == "only_tests"
-    return Verdict(None, error.reason, str(error), report(row, None, patch=patch, applied=applied))
+def refused(row: Row, patch: str | None, reason: str, message: str) -> Verdict:
+    """The verdict on a submission that no test is run for."""
+    return Verdict(None, reason, message, report(row, None, patch=patch, applied=reason == "only_tests"))
 
 
 async def _tested(sandbox: Sandbox, row: Row, patch: str, script: Script, timeout_s: float) -> Verdict:
@@ -115,4 +115,4 @@ def _at_worst(statuses: Mapping[str, str], log: str, script: Script) -> Mapping[
     return {**statuses, **failed}
 
 
-__all__ = ["SandboxError", "Verdict", "grade", "request_of"]
+__all__ = ["Verdict", "grade", "refused", "request_of"]

@@ -52,7 +52,7 @@ async def apply(sandbox: Sandbox, row: Row, patch: str) -> None:
         SandboxError: a step of ours failed.
     """
     _check_paths(patch)
-    await sandbox.write(PATCH, patch.encode())
+    await sandbox.write(PATCH, patch.encode(errors="surrogateescape"))
     before = await _tree(sandbox)
     await _apply_somehow(sandbox)
     changes = await _changes(sandbox, before)
