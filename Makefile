@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
-PACKAGES := plugins/algorithms plugins/models plugins/rewards env_packages/games env_packages/math
+PACKAGES := plugins/algorithms plugins/models plugins/rewards plugins/sandboxes plugins/tools env_packages/games env_packages/math
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 
 .PHONY: setup quickstart test test-all check docs clean
@@ -13,7 +13,7 @@ setup: $(VENV)/.done
 $(VENV)/.done: constraints.txt $(PROJECTS)
 	test -x "$(BIN)/python" || $(PYTHON) -m venv $(VENV)
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[train,test]' $(PACKAGES:%=-e %)
+		-e '.[train,docker,test]' $(PACKAGES:%=-e %)
 	touch $@
 
 quickstart: setup

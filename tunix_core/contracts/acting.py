@@ -223,6 +223,15 @@ class Sandboxes(Protocol):
 
     isolates: bool
 
+    async def start(self) -> str:
+        """Removes what dead runs left, and says in a line what holds and what doesn't. `open` does it where
+        nobody has.
+
+        Raises:
+            UsageError: this kind can't be had here; the message says what to do.
+        """
+        ...
+
     async def open(self, request: SandboxRequest) -> Sandbox:
         """A fresh sandbox that nobody has touched. Cancelling leaves nothing behind.
 

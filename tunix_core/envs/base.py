@@ -96,7 +96,7 @@ class BaseTaskEnv:
         """What the policy may call: `{"name", "description", "parameters"}` each."""
         return ()
 
-    def find_tool(self, identity: str) -> Any:
+    def find_tool(self, identity: str, /) -> Any:
         """What a plugin registered under a tool's id. Whoever opens the environment puts the hub's in its place."""
         raise UsageError(f"tool {identity!r}: this environment was opened without a hub; set env.find_tool first")
 

@@ -22,6 +22,9 @@ class Borrowed:
         self._opened: list[Sandbox] = []
         self._ended = False
 
+    async def start(self) -> str:
+        return await self._provider.start()
+
     async def open(self, request: SandboxRequest) -> Sandbox:
         if self._ended:
             raise SandboxError("the episode is over; it can't open another sandbox", retry=False)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tunix_core.config import RunConfig, SuiteConfig
-from tunix_core.contracts import Engine, Hooks, Policy, Sampling, TaskSource
+from tunix_core.contracts import Engine, Hooks, Policy, Sampling, Sandboxes, TaskSource
 from tunix_core.errors import UsageError, did_you_mean
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite
+from tunix_core.run.sandboxes import needs_sandbox
 from tunix_core.specs import EnvSpec, Timeouts, load_target
 
 
@@ -61,8 +62,19 @@ def prepare(config: SuiteConfig, hub: Hub) -> Bench:
     return Bench(spec, config, options, config.timeouts.over(spec.timeouts), config.max_turns or spec.max_turns)
 
 
-def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy, run_dir: Path | None = None) -> Suite:
-    """Builds the suite's environment opener and rewards, and joins them to the engine."""
+def connect(
+    bench: Bench,
+    hub: Hub,
+    engine: Engine,
+    policy: Policy,
+    run_dir: Path | None = None,
+    sandboxes: Sandboxes | None = None,
+) -> Suite:
+    """Builds the suite's environment opener and rewards, and joins them to the engine.
+
+    Args:
+        sandboxes: the run's; for the suites whose environment requires them.
+    """
     from tunix_core.envs import make_opener
     from tunix_core.rewards import make_scorer
 
@@ -76,6 +88,8 @@ def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy, run_dir: Pat
         options=bench.options,
         max_steps=bench.max_turns,
         decide=hub.hooks.decide,
+        sandboxes=sandboxes if needs_sandbox(spec) else None,
+        find_tool=lambda identity: hub.load_object("tools", identity),
     )
     scorer = make_scorer(
         config.rewards,
@@ -117,13 +131,18 @@ def algorithms(config: RunConfig, hub: Hub) -> dict[str, Any]:
 
 
 def _algorithm(identity: str, options: Mapping[str, Any], hub: Hub) -> Any:
-    make, listed = hub.load_object("algorithms", identity), list(hub.find("algorithms", identity).options)
+    make = hub.load_object("algorithms", identity)
+    check_options(make, identity, options, list(hub.find("algorithms", identity).options))
+    return make(**options)
+
+
+def check_options(make: Any, identity: str, options: Mapping[str, Any], listed: Sequence[str]) -> None:
+    """Raises UsageError when `make` does not take one of the options; the message says which are `listed`."""
     taken = signature(make).parameters
     for name in options:
         if name not in taken and all(p.kind is not Parameter.VAR_KEYWORD for p in taken.values()):
             near, known = did_you_mean(name, listed), ", ".join(listed) or "none"
             raise UsageError(f"{identity} has no option {name!r}.{near} It takes: {known}.")
-    return make(**options)
 
 
 def greedy(sampling: Sampling) -> Sampling:

@@ -24,6 +24,7 @@ from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
 from tunix_core.run.metrics import StepMetrics
 from tunix_core.run.policies import open_model
+from tunix_core.run.sandboxes import make_sandboxes
 from tunix_core.run.trackers import Trackers
 from tunix_core.scheduler import Mixture, Scheduler, StepPlan, SuitePlan
 from tunix_core.types import Group, Trajectory
@@ -80,6 +81,7 @@ class Training:
         self.sources = {b.config.name: b.tasks(b.config.split, config.seed) for b in benches}
         self.policy = open_model(config.model, hub, config.model_options)
         self.algorithms = algorithms(config, hub)
+        self.sandboxes = make_sandboxes(config.sandbox, benches, hub)
         self.learner = Trainer(
             self.policy.model,
             self.policy.params,
@@ -141,7 +143,9 @@ class Training:
         exact = self.on_policy if config.engine.deterministic is None else config.engine.deterministic
         self.engine = make_engine(self.policy, self.store, fit(config.engine, self.policy), deterministic=exact)
         stack.push_async_callback(self.engine.aclose)
-        rooms = (self.hub, self.engine, self.policy, self.run_dir.path)
+        if self.sandboxes is not None:
+            stack.push_async_callback(self.sandboxes.aclose)
+        rooms = (self.hub, self.engine, self.policy, self.run_dir.path, self.sandboxes)
         self.suites = {name: connect(bench, *rooms) for name, bench in self.benches.items()}
         for suite in self.suites.values():
             stack.push_async_callback(suite.opener.aclose)
@@ -164,6 +168,8 @@ class Training:
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
         stack.callback(self.trackers.close)
         self.progress = Progress(config.steps, done=self.learner.version, waiting=self.scheduler.waiting_for)
+        if self.sandboxes is not None:
+            self.progress.say(await self.sandboxes.start())
         await asyncio.gather(self.engine.start(), self._in_trainer(self.learner.warm_up))
 
     def _plan(self, name: str, saved: Mapping[str, Any]) -> SuitePlan:
@@ -266,6 +272,7 @@ class Training:
                 "scheduler": self.scheduler.statistics(),
                 "queue": self.queue.statistics(),
                 "engine": self.engine.statistics(),
+                "sandboxes": self.sandboxes.statistics() if self.sandboxes else {},
                 "environments": {name: suite.opener.statistics() for name, suite in self.suites.items()},
             }
             rooms = "\n".join(f"  {room}: {value}" for room, value in state.items())

@@ -2,6 +2,35 @@
 
 from __future__ import annotations
 
+from typing import BinaryIO, Protocol
+
+
+class Sink(Protocol):
+    """Where a stream's output goes. `dropped` counts the bytes that were not kept."""
+
+    dropped: int
+
+    def add(self, chunk: bytes) -> None: ...
+    def value(self) -> bytes: ...
+
+
+class Whole:
+    """Puts a stream into a file, up to `limit` bytes."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self.file, self._room = file, limit
+        self.dropped = 0
+
+    def add(self, chunk: bytes) -> None:
+        kept = chunk[: self._room]
+        self.file.write(kept)
+        self._room -= len(kept)
+        self.dropped += len(chunk) - len(kept)
+
+    def value(self) -> bytes:
+        """Nothing: it is in the file."""
+        return b""
+
 
 class Bounded:
     """Keeps the first and the last half of `limit` bytes of a stream, and counts the rest.

@@ -42,7 +42,7 @@ class FakeSandboxes:
 
     Args:
         script: (sandbox, call) -> an ExecResult, or what the command prints; None leaves it to a handful of
-            built-in commands: true, false, echo, cat, pwd, printenv, sleep, and `head -c N /dev/zero`.
+            built-in commands: true, false, echo, cat, pwd, printenv, sleep, rm, and `head -c N /dev/zero`.
             It may be `async`, and may change `sandbox.files`.
         files: what the images hold: image -> {path: content}.
         isolates: what it says of itself.
@@ -65,6 +65,9 @@ class FakeSandboxes:
         self.images = {image: dict(content) for image, content in (files or {}).items()}
         self.opened: list[FakeSandbox] = []
         self.calls: list[Call] = []
+
+    async def start(self) -> str:
+        return "sandboxes in memory"
 
     async def open(self, request: SandboxRequest) -> FakeSandbox:
         if self.fail is not None:
@@ -230,6 +233,12 @@ async def _sleep(_: FakeSandbox, call: Call, arguments: list[str]) -> ExecResult
     return ExecResult(0)
 
 
+def _rm(sandbox: FakeSandbox, call: Call, arguments: list[str]) -> ExecResult:
+    for name in arguments:
+        sandbox.files.pop(posixpath.normpath(posixpath.join(call.cwd, name)), None)
+    return ExecResult(0)
+
+
 _BUILT_IN: Mapping[str, Any] = {
     "true": lambda *_: ExecResult(0),
     "false": lambda *_: ExecResult(1),
@@ -239,6 +248,7 @@ _BUILT_IN: Mapping[str, Any] = {
     "cat": _cat,
     "printenv": _printenv,
     "sleep": _sleep,
+    "rm": _rm,
 }
 
 

@@ -49,10 +49,10 @@ class SandboxTool:
     """A tool that works in a sandbox. `as_tool(it, sandbox=…)` makes it a Tool.
 
     Attributes:
-        bind: gives the Tool of one sandbox; it may keep that sandbox's state (a shell, an undo list).
+        bind: (sandbox, **options) -> the Tool of that sandbox; it may keep state of it (a shell, an undo list).
     """
 
-    bind: Callable[[Sandbox], Tool]
+    bind: Callable[..., Tool]
 
 
 def tool(fn: Callable[..., Any] | None = None, *, name: str | None = None, description: str | None = None) -> Any:
