@@ -60,7 +60,7 @@ class Repository:
             (f"cp -r /testbed/.git {BASE}", "keep", b""),
             (CLEAN, "clean", b""),
             (TREE, "tree", b"f" * 40),
-            ("git diff-tree", "changes", self.changes.encode()),
+            ("after=$(", "changes", self.changes.encode()),
             (REMOVE, "remove", b""),
             ("git --literal-pathspecs restore", "restore", b""),
             (RESOLVE, "links", self.links),

@@ -29,11 +29,7 @@ def bash(sandbox: Sandbox) -> Tool:
     return tool(bash)
 
 
-def submit(sandbox: Sandbox) -> Tool:
-    return Tool("submit", "Ends the episode.", {"type": "object", "properties": {}}, lambda: "", final=True)
-
-
-TOOLS = {"tools/bash": SandboxTool(bash), "tools/submit": SandboxTool(submit)}
+TOOLS = {"tools/bash": SandboxTool(bash)}
 
 
 def made(sandboxes: FakeSandboxes, **options: Any) -> SweBenchEnv:
@@ -66,7 +62,7 @@ def test_the_agent_is_shown_the_issue_and_nothing_of_its_solution() -> None:
     assert OWN["problem_statement"] in opening and "owner/it" in opening
     for hidden in (GOLD, OWN["test_patch"], "test_it.py", "test_a"):
         assert hidden not in opening
-    assert {schema["name"] for schema in env.tool_schemas} == {"bash", "submit"}
+    assert {schema["name"] for schema in env.tool_schemas} == {"submit", "bash"}
 
 
 def test_the_repository_is_prepared_before_the_agent_comes() -> None:
@@ -84,7 +80,7 @@ def test_a_good_submission_is_worth_one(monkeypatch: pytest.MonkeyPatch) -> None
     result = submitted(Repository(diff=CHANGED), monkeypatch)
     assert (result.reward, result.terminated) == (1.0, True)
     details = result.info["metadata"]
-    assert details["resolved"] and details["report"]["owner__it-1"]["resolved"]
+    assert details["patch"] == GOLD and details["resolved"] and details["report"]["owner__it-1"]["resolved"]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_a_patch_that_passes_is_resolved() -> None:
     verdict = graded(repository)
     assert verdict.resolved and verdict.share == 1 and not verdict.reason
     assert verdict.report["owner__it-1"]["resolved"] and verdict.report["owner__it-1"]["patch_successfully_applied"]
-    assert repository.done == ["tree", "git apply --verbose", "tree", "changes", "tests"]
+    assert repository.done == ["tree", "git apply --verbose", "changes", "tests"]
 
 
 @pytest.mark.parametrize("patch", [None, "", " \n"])

@@ -8,19 +8,31 @@ from typing import Any, Literal
 
 from tunix_core import StepResult, Task
 from tunix_core.envs import ToolEnvironment
-from tunix_core.sandboxes import Sandbox, SandboxError, Sandboxes, SandboxLimits, SandboxRequest
+from tunix_core.sandboxes import ExecResult, Sandbox, SandboxError, Sandboxes, SandboxLimits, SandboxRequest
+from tunix_core.tools import Tool
 from tunix_env_swebench.grading import Verdict, grade, refused
 from tunix_env_swebench.repository import ROOT, prepare, take_diff
 from tunix_env_swebench.rows import Row
 
-TOOLS = ("tools/bash", "tools/edit", "tools/search", "tools/submit")
+TOOLS = ("tools/bash", "tools/edit", "tools/search")
 # Python environments of images built here and of the published ones, before the system's own.
 PATH = "/opt/testbed/bin:/opt/miniconda3/envs/testbed/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MAX_PATCH_BYTES = 1 << 20
 LOG_BYTES = 16 << 20
 PROMPT = """The repository {repo} is in {root}. Resolve this issue by changing its code, then call submit. \
 Hidden tests decide; changes to tests do not count.
 
 {issue}"""
+
+
+# The work tree is taken by `_grade`, from outside of what the agent could change.
+SUBMIT = Tool(
+    name="submit",
+    description="Hands in the repository as it is, and ends the episode.",
+    parameters={"type": "object", "properties": {}},
+    fn=lambda **_: "",
+    final=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +52,11 @@ class SweBenchEnv(ToolEnvironment):
 
     Args:
         task: its gold is a row as `rows.Row` reads it.
-        tools: ids of the hub.
+        tools: ids of the hub; `submit` is always there.
         reward: "resolved" is 1 or 0; "share" is the share of repaired tests times that of maintained ones.
         command_timeout_s: for each tool call.
         eval_timeout_s: for the hidden tests.
-        cpus, memory_mb, disk_mb, pids: of each of the two containers.
+        cpus, memory_mb, disk_mb, pids: of the agent's container, and of the one it is graded in.
     """
 
     def __init__(
@@ -64,9 +76,11 @@ class SweBenchEnv(ToolEnvironment):
         super().__init__(task, **{"max_steps": 50, "tool_timeout_s": command_timeout_s, **kwargs})
         if reward not in ("resolved", "share"):
             raise ValueError(f"reward={reward!r}: expected 'resolved' or 'share'")
-        del self.tools["finish"]  # `submit` ends the episode: the answer is in the repository
+        self.tools = {SUBMIT.name: SUBMIT}  # in place of `finish`: the answer is in the repository
         self._tool_ids, self._reward, self._eval_timeout_s = tuple(tools), reward, eval_timeout_s
-        self._limits = SandboxLimits(cpus=cpus, memory_mb=memory_mb, disk_mb=disk_mb, pids=pids)
+        self._limits = SandboxLimits(
+            cpus=cpus, memory_mb=memory_mb, disk_mb=disk_mb, pids=pids, output_bytes=MAX_PATCH_BYTES
+        )
         self._sandbox: Sandbox | None = None
 
     @property
@@ -86,16 +100,19 @@ class SweBenchEnv(ToolEnvironment):
         return await super()._step_impl(action)
 
     async def _grade(self, answer: str) -> Graded:
-        verdict = await self._verdict()
-        reward = float(verdict.resolved) if self._reward == "resolved" else verdict.share
-        details = {"reason": verdict.reason, "message": verdict.message, "report": verdict.report}
-        return Graded(reward, {"resolved": verdict.resolved, "share": verdict.share, **details})
-
-    async def _verdict(self) -> Verdict:
-        assert self._sandbox is not None  # only a tool of the sandbox ends an episode
+        if self._sandbox is None:
+            raise SandboxError("the environment has no sandbox; call reset first", retry=False)
         diff = await take_diff(self._sandbox)
+        # Two containers at once would let episodes wait for one another's, where their number is bounded.
+        await self._close()
+        verdict = await self._verdict(diff)
+        reward = float(verdict.resolved) if self._reward == "resolved" else verdict.share
+        patch = "" if diff.truncated else diff.stdout.decode(errors="replace")
+        return Graded(reward, {"share": verdict.share, "patch": patch, **verdict.to_dict()})
+
+    async def _verdict(self, diff: ExecResult) -> Verdict:
         if diff.truncated:
-            return refused(self.row, "", "patch_too_long", f"the changes have more than {len(diff.stdout)} bytes")
+            return refused(self.row, "", "patch_too_long", f"the changes have more than {MAX_PATCH_BYTES} bytes")
         if not diff.ok:
             said = diff.stderr.decode(errors="replace").strip()[-300:]
             return refused(self.row, None, "unreadable", f"git can't read what was changed: {said}")

@@ -39,6 +39,11 @@ class Verdict:
     def share(self) -> float:
         return 0.0 if self.outcome is None else self.outcome.share
 
+    def to_dict(self) -> dict[str, Any]:
+        """What is recorded of it."""
+        words = {"resolved": self.resolved, "reason": self.reason, "message": self.message}
+        return {**words, "report": dict(self.report)}
+
 
 def request_of(row: Row, limits: SandboxLimits) -> SandboxRequest:
     """What a submission is graded in. Its work tree lies elsewhere: the repository stays root's, as in the image."""

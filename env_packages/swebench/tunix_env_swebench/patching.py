@@ -90,7 +90,7 @@ async def _tree(sandbox: Sandbox) -> str:
 
 
 async def _changes(sandbox: Sandbox, before: str) -> list[Change]:
-    listing = f"git diff-tree -r -z --raw --no-renames {before} {await _tree(sandbox)}"
+    listing = f"after=$({TREE}) && git diff-tree -r -z --raw --no-renames {before} $after"
     raw = await checked(sandbox, listing, "the changes could not be listed", timeout_s=APPLY_S, user="root")
     return read_changes(raw.decode(errors="surrogateescape"))
 

@@ -9,13 +9,13 @@ from tunix_core import EnvSpec, Option, Timeouts, hookimpl
 MAX_TURNS = 50
 # A reset may pull an image, and the last step runs the hidden tests.
 TIMEOUTS = Timeouts(reset_s=1800.0, step_s=2400.0, close_s=60.0, episode_s=7200.0)
-TOOLS = ("tools/bash", "tools/edit", "tools/search", "tools/submit")
+TOOLS = ("tools/bash", "tools/edit", "tools/search")
 SELECTION = {
     "only": Option((), "ids of rows to take, or a file of them; default: all"),
     "exclude": Option((), "ids of rows to leave out, or a file of them, such as `tunix check --out` writes"),
 }
 EPISODE = {
-    "tools": Option(TOOLS, "ids of the tools the agent has"),
+    "tools": Option(TOOLS, "ids of the tools the agent has besides `submit`"),
     "reward": Option("resolved", '"resolved": 1 or 0; "share": repaired share times maintained share of the tests'),
     "command_timeout_s": Option(120.0, "seconds a tool call may take"),
     "eval_timeout_s": Option(1800.0, "seconds the hidden tests may take"),
