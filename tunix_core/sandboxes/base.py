@@ -6,8 +6,9 @@ import asyncio
 import io
 import posixpath
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -15,9 +16,10 @@ from tunix_core.contracts import ExecResult, SandboxRequest
 from tunix_core.errors import SandboxError
 from tunix_core.sandboxes.archive import packed, pieces_of_file, unpack
 from tunix_core.sandboxes.output import Bounded, Sink, Whole
-from tunix_core.sandboxes.running import Running, Stream, pieces_of, wrapped
+from tunix_core.sandboxes.running import NotStarted, Running, Stream, pieces_of, wrapped
 from tunix_core.sandboxes.shell import BashShell, shell_argv
 
+Pieces = Callable[[], AsyncIterator[bytes]]
 START_S = 60.0  # seconds for a process to start, under load
 FILES_S = 300.0  # seconds for files to be carried in or out
 _ERRORS = {44: FileNotFoundError, 45: IsADirectoryError, 46: PermissionError}
@@ -47,6 +49,10 @@ class StreamSandbox(ABC):
     async def kill(self, pid: int, user: str) -> None:
         """Kills the process group and session of `pid`, as seen inside. Raises SandboxError."""
 
+    async def make_room(self) -> bool:
+        """Called when a process can't be started. Whether it ended something, so that trying again may help."""
+        return False
+
     @abstractmethod
     async def snapshot(self) -> str: ...
 
@@ -74,7 +80,7 @@ class StreamSandbox(ABC):
         stdin: bytes | None = None,
     ) -> ExecResult:
         limit = self.request.limits.output_bytes
-        pieces = None if stdin is None else pieces_of(stdin)
+        pieces = None if stdin is None else partial(pieces_of, stdin)
         return await self._run(command, timeout_s, Bounded(limit), Bounded(limit), pieces, user=user, cwd=cwd, env=env)
 
     async def shell(self) -> BashShell:
@@ -83,6 +89,7 @@ class StreamSandbox(ABC):
         shell = BashShell(
             lambda: self.start(shell_argv(self.workdir), user, {}),
             lambda pid: self.kill(pid, user),
+            self.make_room,
             limit,
             START_S,
         )
@@ -98,14 +105,14 @@ class StreamSandbox(ABC):
         return content.getvalue()
 
     async def write(self, path: str, data: bytes) -> None:
-        await self._file_command(_WRITE, [self.inside(path)], Bounded(4096), pieces_of(data))
+        await self._file_command(_WRITE, [self.inside(path)], Bounded(4096), partial(pieces_of, data))
 
     async def copy_in(self, source: Path, path: str) -> None:
         where = self.inside(path)
         directory = await asyncio.to_thread(source.is_dir)
         into = where if directory else posixpath.dirname(where)
         with closing(await asyncio.to_thread(packed, source, posixpath.basename(where))) as file:
-            await self._file_command(_TAKE_IN, [into], Bounded(4096), pieces_of_file(file))
+            await self._file_command(_TAKE_IN, [into], Bounded(4096), partial(pieces_of_file, file))
 
     async def copy_out(self, path: str, target: Path) -> None:
         where, limit = self.inside(path), self.request.limits.disk_mb << 20
@@ -131,7 +138,7 @@ class StreamSandbox(ABC):
         timeout_s: float,
         out: Sink | None = None,
         err: Sink | None = None,
-        pieces: AsyncIterator[bytes] | None = None,
+        pieces: Pieces | None = None,
         *,
         user: str | None = None,
         cwd: str | None = None,
@@ -140,12 +147,22 @@ class StreamSandbox(ABC):
         argv = wrapped(command, self.inside(cwd or "."))
         self._check()
         who = user or self.request.user
-        stream = await self.start(argv, who, env or {})
-        running = Running(stream, out or Bounded(4096), err or Bounded(4096), lambda pid: self.kill(pid, who))
-        return await running.result(pieces, timeout_s, START_S)
+        sinks = (out or Bounded(4096), err or Bounded(4096))
+
+        async def once() -> ExecResult:
+            stream = await self.start(argv, who, env or {})
+            running = Running(stream, *sinks, lambda pid: self.kill(pid, who))
+            return await running.result(pieces() if pieces else None, timeout_s, START_S)
+
+        try:
+            return await once()
+        except NotStarted:
+            if not await self.make_room():
+                raise
+        return await once()
 
     async def _file_command(
-        self, script: str, arguments: Sequence[str], out: Sink, pieces: AsyncIterator[bytes] | None = None
+        self, script: str, arguments: Sequence[str], out: Sink, pieces: Pieces | None = None
     ) -> bytes:
         """Runs a script about the file `arguments[0]` and gives its stderr; its exit status becomes an error."""
         result = await self._run(_script(script, arguments), FILES_S, out, None, pieces)

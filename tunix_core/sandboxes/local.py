@@ -25,7 +25,8 @@ PREFIX = "tunix-sandbox-"
 MARK = "TUNIX_SANDBOX"
 _PIECE = 1 << 16
 _EXIT_S = 5.0  # to be gone after its streams have ended
-_LIMITED = 'ulimit -f "$1" -v "$2" -c 0 2>/dev/null; shift 2; exec "$@"'
+# One at a time: what a shell or machine can't limit, or limits more closely already, stays as it is.
+_LIMITED = '{ ulimit -f "$1"; ulimit -v "$2"; ulimit -c 0; } 2>/dev/null; shift 2; exec "$@"'
 NOT_ISOLATED = (
     "sandboxes/local does not isolate: commands run on this machine, as this user, with its files and its network. "
     "It holds: the length of a file, the memory of one process, the time of a command. "

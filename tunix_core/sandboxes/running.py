@@ -36,6 +36,10 @@ done
 exit 0"""
 
 
+class NotStarted(SandboxError):
+    """A process could not be started in the sandbox; it may be that others leave no room."""
+
+
 class Stream(Protocol):
     """A running process as its streams."""
 
@@ -121,13 +125,13 @@ class Running:
             start_s: until it runs.
 
         Raises:
-            SandboxError: it did not start.
+            NotStarted: it did not start.
         """
         feeding = asyncio.ensure_future(self._feed(pieces))
         try:
             await self._until(lambda: self.pid is not None, start_s)
             if self.pid is None:
-                raise SandboxError(await self._why_not_started())
+                raise NotStarted(self._why_not_started())
             started, timed_out = time.monotonic(), not await self._until(self._over, timeout_s)
             seconds = time.monotonic() - started
             if timed_out:
@@ -187,7 +191,7 @@ class Running:
             code, out.kept.value(), err.kept.value(), timed_out, out.kept.dropped, err.kept.dropped, seconds
         )
 
-    async def _why_not_started(self) -> str:
+    def _why_not_started(self) -> str:
         said = b" ".join(channel.kept.value() for channel in self._channels.values()).decode(errors="replace").strip()
         return f"a command could not be started in the sandbox: {said[:500] or 'its engine did not answer'}"
 

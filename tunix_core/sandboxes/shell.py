@@ -13,7 +13,7 @@ from dataclasses import replace
 from tunix_core.contracts import ExecResult
 from tunix_core.errors import SandboxError
 from tunix_core.sandboxes.output import Bounded
-from tunix_core.sandboxes.running import Channel, Stream
+from tunix_core.sandboxes.running import Channel, NotStarted, Stream
 
 _ENDED = 1000  # added to the status with which the shell itself ends
 # The shell's end is said by the one around it, since background jobs may hold the stream open.
@@ -32,6 +32,7 @@ class BashShell:
     Args:
         start: starts `shell_argv` and gives its streams.
         kill: ends the session of the given process, inside.
+        make_room: called when a shell can't be started; whether trying again may help.
         limit: bytes kept of one command's output.
         start_s: seconds a shell may take to start.
     """
@@ -40,10 +41,12 @@ class BashShell:
         self,
         start: Callable[[], Awaitable[Stream]],
         kill: Callable[[int], Awaitable[None]],
+        make_room: Callable[[], Awaitable[bool]],
         limit: int,
         start_s: float,
     ) -> None:
-        self._start, self._kill, self._limit, self._start_s = start, kill, limit, start_s
+        self._start, self._kill, self._make_room = start, kill, make_room
+        self._limit, self._start_s = limit, start_s
         self._word = secrets.token_hex(8)
         self._stream: Stream | None = None
         self._pid = 0
@@ -79,8 +82,17 @@ class BashShell:
         if self._closed:
             raise SandboxError("the shell is closed")
         if self._stream is None:
-            self._stream = await self._start()
-            self._pid = await self._heading(self._stream)
+            try:
+                return await self._open()
+            except NotStarted:
+                if not await self._make_room():
+                    raise
+            return await self._open()
+        return self._stream
+
+    async def _open(self) -> Stream:
+        self._stream = await self._start()
+        self._pid = await self._heading(self._stream)
         return self._stream
 
     async def _heading(self, stream: Stream) -> int:
@@ -94,7 +106,7 @@ class BashShell:
         first = said.partition(b"\n")[0]
         if not first.isdigit():
             await self._end()
-            raise SandboxError(f"no shell could be started in the sandbox: {said.decode(errors='replace')[:300]}")
+            raise NotStarted(f"no shell could be started in the sandbox: {said.decode(errors='replace')[:300]}")
         return int(first)
 
     async def _ran(self, stream: Stream, command: str, timeout_s: float) -> ExecResult:

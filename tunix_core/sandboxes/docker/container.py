@@ -27,6 +27,7 @@ TMP = "/tmp"
 _TMP_SHARE = 4  # /tmp has a quarter of the work tree's size on top of it
 _KILLS = (0.1, 0.5, 2.0)  # seconds before another try
 _KILL_S = 20.0
+_ROOM = (64, 512)  # processes let in beyond the limit, for the one that ends the others
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class Workshop:
 
     Attributes:
         quota: whether the engine's storage can limit a container's writable layer.
+        init: whether the engine has an init of its own, which buries processes that nobody waits for.
         release: called when a sandbox is gone.
     """
 
@@ -44,6 +46,7 @@ class Workshop:
     heart: Heart
     labels: dict[str, str]
     quota: bool
+    init: bool
     release: Callable[[DockerSandbox], None]
     unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -99,7 +102,7 @@ class Workshop:
             stdin_open=True,
             environment={"HOME": TMP, "LANG": "C.UTF-8", **dict(request.env)},
             labels=self.labels,
-            host_config=api.create_host_config(**host_config(request, self.quota)),
+            host_config=api.create_host_config(**host_config(request, quota=self.quota, init=self.init)),
         )["Id"]
         try:
             sock = plain_socket(api.attach_socket(identity, params={"stdin": 1, "stream": 1}))
@@ -127,7 +130,7 @@ def check_request(request: SandboxRequest) -> None:
         raise UsageError(f"user={request.user!r} must be 'uid:gid' in numbers, and not root: such as '1000:1000'")
 
 
-def host_config(request: SandboxRequest, quota: bool) -> dict[str, Any]:
+def host_config(request: SandboxRequest, *, quota: bool, init: bool) -> dict[str, Any]:
     """The limits of a container, as the SDK takes them."""
     limits, (uid, _, gid) = request.limits, request.user.partition(":")
     tmp_mb = max(16, limits.disk_mb // _TMP_SHARE)
@@ -150,6 +153,7 @@ def host_config(request: SandboxRequest, quota: bool) -> dict[str, Any]:
         },
         "log_config": {"Type": "none"},
         "auto_remove": True,
+        "init": init,
         **({"storage_opt": {"size": f"{limits.disk_mb}m"}} if quota else {}),
     }
 
@@ -189,22 +193,49 @@ class DockerSandbox(StreamSandbox):
             except (SandboxError, TimeoutError) as error:
                 if self._closed or isinstance(error, Missing):
                     return
-                if wait_s is None:
-                    await self.lose(f"a command that ran out of time could not be killed: {error}")
-                else:
+                if wait_s is not None:
                     await asyncio.sleep(wait_s)
+                elif not await self.make_room():
+                    await self.lose(f"a command that ran out of time could not be killed: {error}")
 
     def _kill(self, api: Any, pid: int, user: str) -> None:
-        made = api.exec_create(self.id, ["/bin/sh", "-c", KILLER, "sh", str(pid)], user=user)["Id"]
+        self._run_small(api, ["/bin/sh", "-c", KILLER, "sh", str(pid)], user)
+
+    async def make_room(self) -> bool:
+        """Ends all that the agent runs, where its processes leave no room for another: for that one, there is."""
+        for more in _ROOM:
+            try:
+                await self._engine.call(lambda api, more=more: self._make_room(api, more))
+                log.info("the processes of a sandbox left no room for another, and were killed")
+                return True
+            except SandboxError as error:
+                log.debug("making room: %s", error)
+        return False
+
+    def _make_room(self, api: Any, more: int) -> None:
+        self._limit_pids(api, self.request.limits.pids + more)
+        try:
+            self._run_small(api, ["/bin/sh", "-c", "kill -KILL -1"], self.request.user)
+        finally:
+            self._limit_pids(api, self.request.limits.pids)
+
+    def _limit_pids(self, api: Any, limit: int) -> None:
+        """What the SDK's `update_container` leaves out."""
+        where = f"{api.base_url}/v{api.api_version}/containers/{self.id}/update"
+        api.post(where, json={"PidsLimit": limit}, timeout=_KILL_S).raise_for_status()
+
+    def _run_small(self, api: Any, command: Sequence[str], user: str) -> None:
+        """A command of ours, without a wrapper. Raises SandboxError unless it succeeds."""
+        made = api.exec_create(self.id, list(command), user=user)["Id"]
         said = api.exec_start(made)
         if api.exec_inspect(made)["ExitCode"] not in (0, None):
-            raise SandboxError(f"killing process group {pid}: {said.decode(errors='replace')[:300]}")
+            raise SandboxError(f"{command[2]}: {said.decode(errors='replace')[:300]}")
 
     async def plant(self, seed: Seed) -> None:
         """Fills the work tree with what its image has there."""
         strip = ["--strip-components=1"] if seed.nested else []
         command = ["tar", "-xpf", "-", "-C", self.workdir, *strip]
-        result = await self._run(command, FILES_S, pieces=seed.pieces())
+        result = await self._run(command, FILES_S, pieces=seed.pieces)
         if not result.ok:
             said = result.stderr.decode(errors="replace")[:300]
             raise SandboxError(

@@ -72,7 +72,14 @@ class DockerSandboxes:
         self.images = Images(_Engine(self._engine), platform, self._resolve, pull=self._pull, mirror=self._mirror)
         self._seeds = Seeds(self._engine, labels)
         self._workshop = Workshop(
-            self._engine, self.images, self._seeds, self._heart, labels, has_quotas(info), self._forget
+            self._engine,
+            self.images,
+            self._seeds,
+            self._heart,
+            labels,
+            quota=has_quotas(info),
+            init=bool(info.get("InitBinary")),
+            release=self._forget,
         )
         self._pool: Pool[SandboxRequest, DockerSandbox] = Pool(
             self._workshop.make, lambda sandbox: sandbox.close(), lambda sandbox: sandbox.usable, self._max_warm
@@ -104,11 +111,11 @@ class DockerSandboxes:
             await asyncio.sleep(WATCH_S)
             self._pool.adjust()
             try:
-                await self._look()
+                await self.look()
             except SandboxError as error:
                 log.warning("looking at the sandboxes: %s", error)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
         """Ends containers that wrote more than they may outside of their work tree."""
         limits = {sandbox.id: sandbox for sandbox in self._open}
         if not limits or self._workshop.quota:
@@ -118,9 +125,8 @@ class DockerSandboxes:
             sandbox = limits.get(each["Id"])
             most = sandbox.request.limits.disk_mb << 20 if sandbox else 0
             if sandbox and each.get("SizeRw", 0) > most:
-                await sandbox.lose(
-                    f"it wrote {each['SizeRw'] >> 20} MB outside of its work tree, more than limits.disk_mb"
-                )
+                written = f"it wrote {each['SizeRw'] >> 20} MB outside of its work tree"
+                await sandbox.lose(f"{written}, and limits.disk_mb={most >> 20}")
 
     # ---- closing -------------------------------------------------------------------------------------
     async def aclose(self) -> None:
