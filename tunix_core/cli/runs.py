@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tunix_core.cli.options import PluginArguments, chosen_plugins, json_option, plugin_option
+from tunix_core.cli.options import PluginArguments, chosen_plugins, json_option, option_pairs, plugin_option
 from tunix_core.cli.output import print_json, print_table, text
-from tunix_core.config import PluginsConfig, RewardConfig, SandboxConfig, load_config, parse_value
+from tunix_core.config import PluginsConfig, RewardConfig, SandboxConfig, load_config
 from tunix_core.errors import UsageError
 from tunix_core.plugins import Hub
 
@@ -86,7 +86,7 @@ def eval_command(
     how["sandbox"] = SandboxConfig(
         hub.resolve("sandboxes", kind).id if "/" not in kind else kind, unisolated=unisolated
     )
-    found = run.evaluate(hub.resolve("envs", env).id, hub=hub, options=_pairs(options), rewards=parts, **how)
+    found = run.evaluate(hub.resolve("envs", env).id, hub=hub, options=option_pairs(options), rewards=parts, **how)
     if as_json:
         print_json(found)
     else:
@@ -124,14 +124,6 @@ def _whole(hub: Hub, model: str) -> str:
     """A model's bare name as its whole id; a path stays as it is."""
     is_path = "/" in model or Path(model.partition("@")[0]).exists()
     return model if is_path else hub.resolve("models", model).id
-
-
-def _pairs(options: Sequence[str]) -> dict[str, Any]:
-    pairs = [option.partition("=") for option in options]
-    for option, (key, equals, _) in zip(options, pairs, strict=True):
-        if not key or not equals:
-            raise UsageError(f"-o {option}: expected KEY=VALUE, e.g. -o level=2")
-    return {key: parse_value(value) for key, _, value in pairs}
 
 
 def _rows(found: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

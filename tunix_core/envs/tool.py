@@ -39,7 +39,7 @@ class ToolEnvironment(BaseTaskEnv):
 
     Args:
         task: a `Task` or its payload; the payload's "question", "prompt" or "prompts" is shown.
-        tools: typed functions, Tools, or tool classes; `finish` is always there and built in.
+        tools: typed functions, Tools, or tool classes; `finish` is built in, unless a subclass takes it out.
         tool_map: tool classes or functions by the name to call them.
         reward_fn: see BaseTaskEnv.
         max_steps: turns.
@@ -92,7 +92,7 @@ class ToolEnvironment(BaseTaskEnv):
             return then(self._grade(action), lambda value: answered(action, value))
         calls = as_tool_calls(action)
         for call in calls:
-            if (answer := final_answer(call)) is not None:
+            if FINISH.name in self.tools and (answer := final_answer(call)) is not None:
                 return then(self._grade(answer), lambda value, answer=answer: answered(answer, value))
             if (final := self.tools.get(call.name)) is not None and final.final:
                 return self._end_with(final, call)

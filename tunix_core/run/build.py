@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tunix_core.config import RunConfig, SuiteConfig
-from tunix_core.contracts import Engine, Hooks, Policy, Sampling, Sandboxes, TaskSource
+from tunix_core.contracts import Engine, EnvOpener, Hooks, Policy, Sampling, Sandboxes, Scorer, TaskSource
 from tunix_core.errors import UsageError, did_you_mean
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite
@@ -75,38 +75,46 @@ def connect(
     Args:
         sandboxes: the run's; for the suites whose environment requires them.
     """
-    from tunix_core.envs import make_opener
-    from tunix_core.rewards import make_scorer
-
-    config, spec = bench.config, bench.spec
-    opener = make_opener(
-        spec,
-        load_target,
-        isolation=config.isolation,
-        timeouts=bench.timeouts,
-        max_abandoned=config.max_abandoned,
-        options=bench.options,
-        max_steps=bench.max_turns,
-        decide=hub.hooks.decide,
-        sandboxes=sandboxes if needs_sandbox(spec) else None,
-        find_tool=lambda identity: hub.load_object("tools", identity),
-    )
-    scorer = make_scorer(
-        config.rewards,
-        lambda identity: hub.load_object("rewards", identity),
-        range_of_env=spec.score_range,
-        timeouts=bench.timeouts,
-    )
     return Suite(
-        name=config.name,
-        env=spec.id,
-        opener=opener,
-        scorer=scorer,
+        name=bench.config.name,
+        env=bench.spec.id,
+        opener=environments(bench, hub, sandboxes),
+        scorer=rewards(bench, hub),
         engine=engine,
         chat=policy.chat,
         hooks=hub.hooks,
         timeouts=bench.timeouts,
         run_dir=run_dir,
+    )
+
+
+def environments(bench: Bench, hub: Hub, sandboxes: Sandboxes | None = None) -> EnvOpener:
+    """Opens the suite's environments; the caller closes it."""
+    from tunix_core.envs import make_opener
+
+    return make_opener(
+        bench.spec,
+        load_target,
+        isolation=bench.config.isolation,
+        timeouts=bench.timeouts,
+        max_abandoned=bench.config.max_abandoned,
+        options=bench.options,
+        max_steps=bench.max_turns,
+        decide=hub.hooks.decide,
+        sandboxes=sandboxes if needs_sandbox(bench.spec) else None,
+        find_tool=lambda identity: hub.load_object("tools", identity),
+    )
+
+
+def rewards(bench: Bench, hub: Hub) -> Scorer:
+    """Scores the suite's episodes; the caller closes it."""
+    from tunix_core.rewards import make_scorer
+
+    return make_scorer(
+        bench.config.rewards,
+        lambda identity: hub.load_object("rewards", identity),
+        range_of_env=bench.spec.score_range,
+        timeouts=bench.timeouts,
     )
 
 

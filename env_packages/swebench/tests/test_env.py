@@ -111,6 +111,15 @@ def test_text_is_answered_and_an_episode_that_never_submits_scores_nothing() -> 
     assert (second.reward, second.truncated, second.info["truncated_by"]) == (0, True, "max_steps")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [ToolCall("finish", {"answer": "done"}), ToolCall("", "{", error="not JSON"), ToolCall("bash", {"cmd": "ls"})],
+)
+def test_a_call_that_is_none_is_answered(call: ToolCall) -> None:
+    result = asyncio.run(play(made(Repository().sandboxes()), [Message("assistant", tool_calls=(call,))]))[-1]
+    assert not result.done and result.observation[0].text.startswith("Error: ")
+
+
 def test_what_fails_on_our_side_is_no_score() -> None:
     with pytest.raises(SandboxError, match="lost"):
         asyncio.run(play(made(FakeSandboxes(lambda *_: (_ for _ in ()).throw(SandboxError("lost")))), []))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import isawaitable
 from typing import Any, Literal
 
 from tunix_core import StepResult, Task
@@ -11,7 +12,7 @@ from tunix_core.envs import ToolEnvironment
 from tunix_core.sandboxes import ExecResult, Sandbox, SandboxError, Sandboxes, SandboxLimits, SandboxRequest
 from tunix_core.tools import Tool
 from tunix_env_swebench.grading import Verdict, grade, refused
-from tunix_env_swebench.repository import ROOT, prepare, take_diff
+from tunix_env_swebench.repository import ROOT, TOO_MUCH, prepare, take_diff
 from tunix_env_swebench.rows import Row
 
 TOOLS = ("tools/bash", "tools/edit", "tools/search")
@@ -97,7 +98,8 @@ class SweBenchEnv(ToolEnvironment):
     async def _step_impl(self, action: Any) -> Any:
         if isinstance(action, str):
             return StepResult("No tool was called. Call a tool; submit ends the episode.")
-        return await super()._step_impl(action)
+        result = super()._step_impl(action)
+        return await result if isawaitable(result) else result
 
     async def _grade(self, answer: str) -> Graded:
         if self._sandbox is None:
@@ -111,7 +113,7 @@ class SweBenchEnv(ToolEnvironment):
         return Graded(reward, {"share": verdict.share, "patch": patch, **verdict.to_dict()})
 
     async def _verdict(self, diff: ExecResult) -> Verdict:
-        if diff.truncated:
+        if diff.truncated or diff.exit_code == TOO_MUCH:
             return refused(self.row, "", "patch_too_long", f"the changes have more than {MAX_PATCH_BYTES} bytes")
         if not diff.ok:
             said = diff.stderr.decode(errors="replace").strip()[-300:]

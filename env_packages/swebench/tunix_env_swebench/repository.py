@@ -8,6 +8,8 @@ ROOT = "/testbed"
 BASE = "/opt/tunix-base.git"  # root's, so that a submission is told from what was there, whatever became of .git
 PREPARE_S = 300.0
 DIFF_S = 120.0
+MAX_CHANGED_BYTES = 32 << 20  # of the changed files; git needs several times as much memory for their diff
+TOO_MUCH = 27  # the exit code that says so
 # Neither the agent's nor the image's configuration of git has a say in ours.
 GIT_ENV = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -49,6 +51,12 @@ export GIT_DIR={BASE} GIT_WORK_TREE={ROOT} GIT_INDEX_FILE="$work/index"
 export GIT_OBJECT_DIRECTORY="$work/objects" GIT_ALTERNATE_OBJECT_DIRECTORIES={BASE}/objects
 git read-tree HEAD
 git add --all . >&2
+total=0
+while read -r size; do
+  case $size in *[!0-9]*) ;; *) total=$((total + size)) ;; esac
+done < <(git diff --cached --raw --no-abbrev --no-renames HEAD | cut -d ' ' -f 4 \\
+  | git cat-file --batch-check='%(objectsize)')
+[ "$total" -le {MAX_CHANGED_BYTES} ] || exit {TOO_MUCH}
 git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames HEAD
 """
 
@@ -66,7 +74,8 @@ async def prepare(sandbox: Sandbox) -> None:
 
 async def take_diff(sandbox: Sandbox) -> ExecResult:
     """What was changed since `prepare`, as a diff on standard output. Not `ok` when the agent left its
-    repository in a state that git can't read; `truncated` when the diff is longer than the sandbox keeps."""
+    repository in a state that git can't read; `truncated` when the diff is longer than the sandbox keeps; exit
+    code `TOO_MUCH` when the changed files are too large to make one."""
     return await sandbox.exec(["bash", "-c", TAKE_DIFF], timeout_s=DIFF_S, cwd="/", env=GIT_ENV)
 
 
