@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 
 import pytest
 from hypothesis import given
@@ -47,7 +48,7 @@ def test_the_end_is_seen_however_the_stream_is_cut(output: bytes, code: int, cut
     kept = Bounded(1000)
     channel = Channel(token, kept, wait_for_pid=True)
     places = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         channel.feed(data[start:end])
     assert (channel.pid, channel.exit_code, kept.value()) == (4711, code, output)
 
@@ -66,8 +67,9 @@ class Scripted:
         self.written, self.closed, self.killed = b"", 0, []
 
     async def read(self) -> tuple[int, bytes] | None:
-        while self._script and isinstance(self._script[0], float):
+        if self._script and isinstance(self._script[0], float):
             await asyncio.sleep(self._script.pop(0))  # type: ignore[arg-type]
+            return await self.read()
         if self._script:
             number, data = self._script.pop(0)  # type: ignore[misc]
             return number, data.replace(b"TOKEN", self.written.partition(b"\n")[0])
