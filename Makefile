@@ -3,10 +3,10 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
-PACKAGES := plugins/algorithms plugins/models plugins/rewards plugins/sandboxes plugins/tools env_packages/games env_packages/math
+PACKAGES := plugins/algorithms plugins/models plugins/rewards plugins/sandboxes plugins/tools env_packages/games env_packages/math env_packages/swebench
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 
-.PHONY: setup quickstart test test-all check docs clean
+.PHONY: setup quickstart test test-all check docs bench-sandbox clean
 
 setup: $(VENV)/.done
 
@@ -30,6 +30,10 @@ check: setup
 
 docs: setup
 	"$(BIN)/python" docs/generate.py
+
+bench-sandbox: setup
+	.ci/docker
+	"$(BIN)/python" benchmarks/sandbox.py
 
 clean:
 	rm -rf $(VENV) build dist runs bench-out
