@@ -67,6 +67,11 @@ class Pool(Generic[K, T]):
         """How many are ready."""
         return sum(map(len, self._idle.values()))
 
+    @property
+    def making(self) -> int:
+        """How many are being made ahead."""
+        return sum(self._making.values())
+
     def adjust(self) -> None:
         """Makes ahead what is asked for, and ends what isn't any longer. Call it now and then."""
         for kind, demand in self._demand.items():

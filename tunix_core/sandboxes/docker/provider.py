@@ -156,7 +156,12 @@ class DockerSandboxes:
         found: dict[str, float] = {"open": len(self._open), "opened": self._opened, "lost": self._lost}
         if self._starting is not None and self._starting.done() and not self._starting.exception():
             pool = self._pool
-            found |= {"warm": pool.waiting, "warm_starts": pool.warm_starts, "cold_starts": pool.cold_starts}
+            found |= {
+                "warm": pool.waiting,
+                "making": pool.making,
+                "warm_starts": pool.warm_starts,
+                "cold_starts": pool.cold_starts,
+            }
         return found
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tunix_core import run
-from tunix_core.config import EngineConfig, RewardConfig, SandboxConfig
+from tunix_core.config import RewardConfig, SandboxConfig, SuiteConfig
+from tunix_core.contracts import Sampling
 from tunix_core.errors import UsageError
 from tunix_core.plugins import Hub
+from tunix_core.run.build import connect, prepare
+from tunix_core.run.evaluation import play
+from tunix_core.run.sandboxes import make_sandboxes
+from tunix_core.testing.chat import FakeChatFormat
+from tunix_core.testing.engine import FakeEngine
+from tunix_core.types import Trajectory
 
 PLUGIN = '''
 from tunix_core import EnvSpec, RewardSpec, StepResult, Task, hookimpl
@@ -69,24 +77,33 @@ def hub(tmp_path: Path) -> Hub:
     return Hub.load([tmp_path / "rooms.py"])
 
 
-def evaluate(hub: Hub, env: str, **how: Any) -> Any:
-    local = SandboxConfig("sandboxes/local", **how)
-    engine = EngineConfig(slots=4, max_context=64, prefill_chunk=16, decode_steps=1)
-    rewards = [RewardConfig("rooms/wrote")]
-    return run.evaluate(env, hub=hub, n=4, max_tokens=4, rewards=rewards, sandbox=local, engine=engine)
+async def played(hub: Hub, env: str, **how: Any) -> list[Trajectory]:
+    """Four episodes as a run plays them, with an engine that needs no model."""
+    bench = prepare(SuiteConfig(env, name=env, rewards=(RewardConfig("rooms/wrote"),)), hub)
+    sandboxes = make_sandboxes(SandboxConfig("sandboxes/local", **how), [bench], hub)
+    assert sandboxes is not None
+    policy: Any = SimpleNamespace(chat=FakeChatFormat())
+    engine: Any = FakeEngine(lambda request: b"seven")
+    suite = connect(bench, hub, engine, policy, sandboxes=sandboxes)
+    try:
+        return await play(suite, bench.tasks("eval", 0), 4, Sampling(), max_turns=1, seed=0)
+    finally:
+        await suite.opener.aclose()
+        await suite.scorer.aclose()
+        await sandboxes.aclose()
 
 
 def test_a_suite_runs_in_sandboxes_and_nothing_is_left(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "sandboxes").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "sandboxes"))
-    found = evaluate(hub, "rooms/any")
-    assert (found["mean"], found["none"], found["n"]) == (1.0, 0, 4)
-    assert "does not isolate" in capsys.readouterr().err
+    trajectories = asyncio.run(played(hub, "rooms/any"))
+    assert [t.score.value if t.score else None for t in trajectories] == [1.0] * 4, trajectories[0].failure
+    assert "does not isolate" in caplog.text
     assert not list((tmp_path / "sandboxes").iterdir())
 
 
 def test_one_that_asks_for_isolation_is_refused_before_anything_runs(hub: Hub) -> None:
     with pytest.raises(UsageError, match="unisolated"):
-        evaluate(hub, "rooms/strict")
+        asyncio.run(played(hub, "rooms/strict"))
