@@ -58,7 +58,7 @@ def test_logits_are_those_of_transformers(checkpoints: Path, name: str) -> None:
     found, expected = logits(policy), np.load(GOLDEN / "tiny_logits.npz")[name]
     np.testing.assert_allclose(found[list(SHOWN)], expected, atol=1e-4, rtol=0)
     model: Any = policy.model
-    cached, cache, step = [], model.init_cache(1, LENGTH + 8), jax.jit(model.forward_cached)
+    cached, cache, step = [], (model.init_cache(1, LENGTH + 8),), jax.jit(model.forward_cached)
     for start in range(0, LENGTH, 8):
         ids, at = tokens()[:, start : start + 8], np.arange(start, start + 8)[None]
         hidden, cache = step(policy.params, ids.astype(np.int32), at.astype(np.int32), cache)
