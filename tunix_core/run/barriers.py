@@ -74,18 +74,24 @@ def by_kind(spans: Iterable[SpanRecord]) -> dict[str, list[Interval]]:
 
 
 class Barriers:
-    """Gathers spans as they finish, and gives the shares since the last call."""
+    """Gathers spans as they finish, and gives the shares since the last call.
+
+    Attributes:
+        episodes: how many have ended.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._ended: defaultdict[str, list[Interval]] = defaultdict(list)
         self._queued = [0, 0.0, 0.0]  # groups that left the queue, the sum of their ages, the oldest
         self._since_ns, self._lock = perf_counter_ns(), threading.Lock()
+        self.episodes = 0
 
     def watch(self, spans: Sequence[SpanRecord]) -> None:
         """Takes finished spans, each once. Safe from any thread."""
         ages = [span.duration_s for span in spans if span.name == "queue"]
         with self._lock:
+            self.episodes += sum(span.name == "episode" for span in spans)
             many, total, oldest = self._queued
             self._queued = [many + len(ages), total + sum(ages), max([oldest, *ages])]
             for kind, intervals in by_kind(spans).items():
