@@ -6,7 +6,7 @@ barrier/staleness                the trainer waits for an older group, though yo
 barrier/mix                      the trainer waits for a suite, though others' groups are there
 barrier/trainer_starved          the trainer waits, and no group is there
 barrier/engine_starved           no request is in the engine
-barrier/admission                a group could start, but the staleness bound keeps it out, and the engine is empty
+barrier/admission                the staleness bound lets no group start, and neither engine nor trainer is at work
 barrier/hand_over                weights are handed over, draining included
 barrier/environment              environments or rewards are at work, and neither engine nor trainer
 """
@@ -56,7 +56,7 @@ def shares(intervals: Mapping[str, Iterable[Interval]], since_ns: int, until_ns:
         "barrier/mix": covered("mix"),
         "barrier/trainer_starved": covered("trainer_starved"),
         "barrier/engine_starved": 1.0 - engine,
-        "barrier/admission": covered("admission", "engine") - engine,
+        "barrier/admission": covered("engine", "trainer", "admission") - computing,
         "barrier/hand_over": covered("hand_over"),
         "barrier/environment": covered("engine", "trainer", "environment") - computing,
     }
