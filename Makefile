@@ -3,10 +3,11 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
+BENCH_PEERS ?= .venv-peers
 PACKAGES := plugins/algorithms plugins/engines plugins/models plugins/rewards plugins/curricula env_packages/games env_packages/math
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 
-.PHONY: setup quickstart test test-all check docs clean
+.PHONY: setup quickstart test test-all check docs bench-engine clean
 
 setup: $(VENV)/.done
 
@@ -28,8 +29,17 @@ test-all: setup
 check: setup
 	"$(BIN)/ruff" check . && "$(BIN)/ruff" format --check . && "$(BIN)/pyright"
 
+# Peers that can't be installed, or a model that can't be fetched, are said; the rest is measured.
+bench-engine: setup
+	test -x "$(BENCH_PEERS)/torch/bin/python" || $(PYTHON) -m venv "$(BENCH_PEERS)/torch"
+	-"$(BENCH_PEERS)/torch/bin/python" -m pip install --quiet --disable-pip-version-check torch==2.13.0 transformers
+	test -x "$(BENCH_PEERS)/tunix/bin/python" || $(PYTHON) -m venv "$(BENCH_PEERS)/tunix"
+	-"$(BENCH_PEERS)/tunix/bin/python" -m pip install --quiet --disable-pip-version-check google-tunix==0.1.7
+	-"$(BIN)/tunix" model fetch smollm2-135m
+	BENCH_PEERS="$(BENCH_PEERS)" "$(BIN)/python" -m benchmarks.engine
+
 docs: setup
 	"$(BIN)/python" docs/generate.py
 
 clean:
-	rm -rf $(VENV) build dist runs bench-out
+	rm -rf $(VENV) .venv-peers build dist runs bench-out
