@@ -4,17 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
 BENCH_PEERS ?= .venv-peers
-PACKAGES := plugins/algorithms plugins/engines plugins/models plugins/rewards plugins/curricula env_packages/games env_packages/math
+PACKAGES := plugins/algorithms plugins/curricula plugins/engines plugins/models plugins/rewards plugins/sandboxes plugins/tools \
+	env_packages/games env_packages/math env_packages/swebench
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 
-.PHONY: setup quickstart test test-all check docs bench-engine clean
+.PHONY: setup quickstart test test-all check docs bench-engine bench-pipeline bench-sandbox clean
 
 setup: $(VENV)/.done
 
 $(VENV)/.done: constraints.txt $(PROJECTS)
 	test -x "$(BIN)/python" || $(PYTHON) -m venv $(VENV)
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[train,test,report]' $(PACKAGES:%=-e %)
+		-e '.[train,docker,report,test]' $(PACKAGES:%=-e %)
 	touch $@
 
 quickstart: setup
@@ -38,8 +39,16 @@ bench-engine: setup
 	-"$(BIN)/tunix" model fetch smollm2-135m
 	BENCH_PEERS="$(BENCH_PEERS)" "$(BIN)/python" -m benchmarks.engine
 
+# One scenario: make bench-pipeline ONLY="--only mix"; a first look: ONLY=--quick
+bench-pipeline: setup
+	"$(BIN)/python" benchmarks/pipeline.py $(ONLY)
+
 docs: setup
 	"$(BIN)/python" docs/generate.py
+
+bench-sandbox: setup
+	.ci/docker
+	"$(BIN)/python" benchmarks/sandbox.py
 
 clean:
 	rm -rf $(VENV) .venv-peers build dist runs bench-out

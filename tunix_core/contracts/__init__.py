@@ -11,8 +11,14 @@ from tunix_core.contracts.acting import (
     EnvHandle,
     EnvOpener,
     Episode,
+    ExecResult,
+    Network,
     Sandbox,
+    Sandboxes,
+    SandboxLimits,
+    SandboxRequest,
     Scorer,
+    Shell,
     TaskSource,
 )
 from tunix_core.contracts.inference import (
@@ -33,9 +39,11 @@ from tunix_core.contracts.inference import (
     WeightSource,
 )
 from tunix_core.contracts.learning import (
+    Adapters,
     Adaptive,
     Algorithm,
     Critic,
+    Layout,
     Learner,
     LossTerms,
     Outcome,
@@ -47,6 +55,7 @@ from tunix_core.contracts.observing import (
 )
 
 __all__ = [
+    "Adapters",
     "Adaptive",
     "Algorithm",
     "Cache",
@@ -59,11 +68,14 @@ __all__ = [
     "EnvHandle",
     "EnvOpener",
     "Episode",
+    "ExecResult",
     "GenerateRequest",
     "Hooks",
+    "Layout",
     "Learner",
     "LossTerms",
     "Model",
+    "Network",
     "Outcome",
     "Params",
     "Past",
@@ -72,7 +84,11 @@ __all__ = [
     "RolloutRequest",
     "Sampling",
     "Sandbox",
+    "SandboxLimits",
+    "SandboxRequest",
+    "Sandboxes",
     "Scorer",
+    "Shell",
     "TaskSource",
     "Tokenizer",
     "Tracker",

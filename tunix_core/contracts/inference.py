@@ -67,6 +67,10 @@ class ChatFormat(Protocol):
         error. Never raises."""
         ...
 
+    def say(self, message: Message) -> np.ndarray:
+        """The ids a policy samples to say `message`, its stop token included: int32 [T]. What `parse` reads."""
+        ...
+
 
 class Model(Protocol):
     """A causal decoder as pure functions over a pytree of weights.

@@ -13,7 +13,8 @@ from typing import Any, Self, SupportsFloat
 
 import numpy as np
 
-from tunix_core.errors import EnvError
+from tunix_core.contracts import Sandboxes
+from tunix_core.errors import EnvError, UsageError
 from tunix_core.types import Message, StepResult, Task
 
 EnvStepResult = StepResult
@@ -47,7 +48,13 @@ class BaseTaskEnv:
         seed, rng: set by `reset` before `_initial_observation`. All chance comes from `rng`, a NumPy
             Generator; the same task and seed give the same episode.
         step_count: steps taken since `reset`, the current one included.
+        sandboxes: where to open sandboxes, when the spec `requires` them: `await self.sandboxes.open(…)`, from
+            an `async` environment. What it opened is closed after `close` at the latest. The first that is
+            open is what rewards see as `episode.sandbox`.
+        find_tool: id -> what a plugin registered as that tool, for `tools.as_tool`.
     """
+
+    sandboxes: Sandboxes | None = None
 
     def __init__(
         self,
@@ -88,6 +95,10 @@ class BaseTaskEnv:
     def tool_schemas(self) -> Sequence[Mapping[str, Any]]:
         """What the policy may call: `{"name", "description", "parameters"}` each."""
         return ()
+
+    def find_tool(self, identity: str, /) -> Any:
+        """What a plugin registered under a tool's id. Whoever opens the environment puts the hub's in its place."""
+        raise UsageError(f"tool {identity!r}: this environment was opened without a hub; set env.find_tool first")
 
     def decode(self, message: Message) -> Any:
         """The action that `_step_impl` receives for what the policy said: here, its text."""
@@ -160,8 +171,11 @@ def as_step_result(value: Any) -> StepResult:
         value = StepResult(*value)
     if not isinstance(value, StepResult):
         raise broken(f"a step must give a StepResult or a 4- or 5-tuple, not {type(value).__name__}: {value!r:.200}")
-    if not isinstance(value.info, Mapping):
+    if type(value.info) is not dict and not isinstance(value.info, Mapping):
         raise broken(f"a step's info must be a mapping, not {type(value.info).__name__}: {value.info!r:.200}")
+    if type(value.reward) is float and type(value.terminated) is type(value.truncated) is bool:
+        as_number(value.reward, "a step's reward")
+        return value
     return replace_result(value, reward=as_number(value.reward, "a step's reward"))
 
 
@@ -175,7 +189,8 @@ def replace_result(result: StepResult, **changes: Any) -> StepResult:
 def as_number(value: Any, what: str) -> float:
     """`value` as a finite float. Raises EnvError, kind "env_contract", naming `what` it is."""
     try:
-        number = float(value) if isinstance(value, SupportsFloat) else math.nan
+        # The protocol's own check takes longer than all the rest of a step.
+        number = float(value) if type(value) in (float, int) or isinstance(value, SupportsFloat) else math.nan
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if math.isfinite(number):

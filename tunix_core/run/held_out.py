@@ -34,6 +34,7 @@ class HeldOut:
     Args:
         suites: connected to the engine that trains.
         past: evaluations during training that a resumed run has behind it.
+        mesh: of the engine that trains; the second engine is on the same devices.
 
     Attributes:
         taken: evaluations during training so far: {"version", "suites": {name: summary}}.
@@ -48,9 +49,10 @@ class HeldOut:
         policy: Policy,
         hub: Hub,
         past: list[dict[str, Any]],
+        mesh: Any = None,
     ) -> None:
         self._config, self._benches, self._suites = config, benches, suites
-        self._policy, self._hub = policy, hub
+        self._policy, self._hub, self._mesh = policy, hub, mesh
         self.taken, self.skipped = list(past), 0
         self._told = len(past)
         self._engine: Engine | None = None
@@ -61,16 +63,17 @@ class HeldOut:
         """Starts the second engine where one is asked for; gives the bytes of memory it takes, or 0."""
         from tunix_core.weights import WeightStore
 
+        policy, self._policy = self._policy, replace(self._policy, params={})  # the first weights may go
         if not self._config.eval.every_steps or self._config.eval.mode != "beside":
             return 0
-        sizes = replace(fit(self._config.engine, self._policy), slots=self._config.eval.slots)
-        self._store = WeightStore(0, self._policy.params)
-        engine = open_engine(sizes, self._policy, self._store, self._hub, deterministic=True, training=False)
+        sizes = replace(fit(self._config.engine, policy), slots=self._config.eval.slots)
+        self._store = WeightStore(0, policy.params)
+        engine = open_engine(sizes, policy, self._store, self._hub, deterministic=True, training=False, mesh=self._mesh)
         self._engine = engine
         stack.push_async_callback(engine.aclose)
         stack.push_async_callback(self.aclose)
         await engine.start()
-        return engine_bytes(self._policy, sizes)
+        return engine_bytes(policy, sizes)
 
     def is_due(self, version: int) -> bool:
         """Whether this version is to be evaluated during training; the last one is evaluated after it."""
@@ -117,6 +120,8 @@ class HeldOut:
             self.taken.append({"version": self._version, "suites": finished.result()})
         row = {"wait_eval_s": self.waited_s} if self.waited_s else {}
         self.waited_s = 0.0
+        if self.skipped:
+            row["eval/skipped"] = float(self.skipped)
         for entry in self.taken[self._told :]:
             row["eval/version"] = float(entry["version"])
             row |= {

@@ -15,7 +15,7 @@ import pytest
 
 from tunix_core import run
 from tunix_core.cli import main
-from tunix_core.config import RewardConfig, RunConfig
+from tunix_core.config import RewardConfig, RunConfig, SandboxConfig
 from tunix_core.errors import CheckpointError, EngineError, NoSignal
 
 PLUGIN = """
@@ -106,6 +106,12 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 # ---- hub ----
+def test_a_model_that_is_nothing_says_where_models_come_from(tunix: Tunix) -> None:
+    told = tunix("eval", "math/arithmetic", "--model", "smolm2")
+    assert told.code == 2 and told.err.count("\n") == 1
+    assert "Did you mean 'smollm2-135m'?" in told.err and "`tunix model list` shows what can be fetched" in told.err
+
+
 def test_hub_list_shows_every_kind(tunix: Tunix, plugin: str) -> None:
     listed = json.loads(tunix("hub", "list", "-p", plugin, "--json").out)
     mine = [(row["kind"], row["id"], row["summary"]) for row in listed if row["package"] == "my_things"]
@@ -261,6 +267,7 @@ def test_eval_resolves_names_and_passes_options(tunix: Tunix, plugin: str, monke
         "temperature": 0.5,
         "split": "eval",
         "max_tokens": 64,
+        "sandbox": SandboxConfig(),
     }
     out = tunix(*arguments).out
     assert "parts env" in out and "0.25" in out and "–" in out
