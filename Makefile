@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
-PACKAGES := plugins/algorithms plugins/models plugins/rewards plugins/curricula env_packages/games env_packages/math
+PACKAGES := plugins/algorithms plugins/engines plugins/models plugins/rewards plugins/curricula env_packages/games env_packages/math
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 
 .PHONY: setup quickstart test test-all check docs bench-pipeline clean

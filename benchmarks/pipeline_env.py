@@ -6,7 +6,7 @@ An environment says "turn N ok" for `turns` steps. Each call (the reset, and eve
 constant    always the same
 lognormal   sigma 1
 tail        a call in ten takes ten times as long as the others
-bursts      every second, for a quarter of it, calls take four times as long as otherwise... on average `mean_s`
+bursts      in a quarter of each second, calls take four times as long as otherwise
 start       constant, and the first call of an episode takes `start_s` more
 """
 

@@ -33,9 +33,11 @@ from tunix_core.contracts.inference import (
     WeightSource,
 )
 from tunix_core.contracts.learning import (
+    Adapters,
     Adaptive,
     Algorithm,
     Critic,
+    Layout,
     Learner,
     LossTerms,
     Outcome,
@@ -47,6 +49,7 @@ from tunix_core.contracts.observing import (
 )
 
 __all__ = [
+    "Adapters",
     "Adaptive",
     "Algorithm",
     "Cache",
@@ -61,6 +64,7 @@ __all__ = [
     "Episode",
     "GenerateRequest",
     "Hooks",
+    "Layout",
     "Learner",
     "LossTerms",
     "Model",
