@@ -131,7 +131,7 @@ def test_overrides_reach_a_suite_whose_name_has_dots() -> None:
         (
             "zero_variance = 'drop'",
             "zero_variance = 'drop'",
-            r"must be one of 'keep', 'refill', and is the string 'drop'",
+            r"one of 'keep', 'refill', and is the string 'drop'",
         ),
         ("curriculum = ''", "curriculum = ''", r"a curriculum needs an id"),
         ("[scheduler]\nsuite_patience_s = 0", "suite_patience_s = 0", r"suite_patience_s must be above 0"),
