@@ -108,7 +108,8 @@ def _resolved(hub: Hub, id: str) -> Iterator[tuple[str, Spec]]:
 
 
 def _nearness(hub: Hub, kind: str, id: str) -> float:
-    return max((SequenceMatcher(None, id, spec.id).ratio() for spec in hub.list(kind)), default=0.0)
+    known = [spec.id if "/" in id else spec.id.partition("/")[2] for spec in hub.list(kind)]
+    return max((1.0 if id in name else SequenceMatcher(None, id, name).ratio() for name in known), default=0.0)
 
 
 def _shown(hub: Hub, kind: str, spec: Spec) -> dict[str, Any]:

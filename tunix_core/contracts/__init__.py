@@ -39,9 +39,11 @@ from tunix_core.contracts.inference import (
     WeightSource,
 )
 from tunix_core.contracts.learning import (
+    Adapters,
     Adaptive,
     Algorithm,
     Critic,
+    Layout,
     Learner,
     LossTerms,
     Outcome,
@@ -53,6 +55,7 @@ from tunix_core.contracts.observing import (
 )
 
 __all__ = [
+    "Adapters",
     "Adaptive",
     "Algorithm",
     "Cache",
@@ -68,6 +71,7 @@ __all__ = [
     "ExecResult",
     "GenerateRequest",
     "Hooks",
+    "Layout",
     "Learner",
     "LossTerms",
     "Model",

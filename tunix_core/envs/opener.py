@@ -220,7 +220,7 @@ class SuiteOpener:
             )
 
     def _local(self, make: Callable[[], BaseTaskEnv]) -> LocalCell:
-        return LocalCell(make, self._lanes, self._timeouts, self._tally)
+        return LocalCell(make, self._lanes, self._timeouts, self._tally, self._cls)
 
     def _equipped(self, env: BaseTaskEnv, borrowed: Borrowed | None) -> BaseTaskEnv:
         """The environment with what it may reach of the run."""

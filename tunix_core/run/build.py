@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tunix_core.config import RunConfig, SuiteConfig
-from tunix_core.contracts import Engine, EnvOpener, Hooks, Policy, Sampling, Sandboxes, Scorer, TaskSource
+from tunix_core.contracts import Curriculum, Engine, EnvOpener, Hooks, Policy, Sampling, Sandboxes, Scorer, TaskSource
 from tunix_core.errors import UsageError, did_you_mean
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite
 from tunix_core.run.sandboxes import needs_sandbox
 from tunix_core.specs import EnvSpec, Timeouts, load_target
+from tunix_core.types import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,25 @@ def algorithms(config: RunConfig, hub: Hub) -> dict[str, Any]:
             made[key] = _algorithm(identity, options, hub)
         chosen[suite.name] = made[key]
     return chosen
+
+
+def make_curriculum(bench: Bench, source: TaskSource, config: RunConfig, hub: Hub) -> Curriculum | None:
+    """What chooses the suite's tasks, or None when each comes once an epoch.
+
+    Raises:
+        UnknownIdError: nothing installed has this id.
+        UsageError: an option that the curriculum does not take, or its value.
+    """
+    asked = bench.config.curriculum
+    if asked is None:
+        return None
+    make, listed = hub.load_object("curricula", asked.id), list(hub.find("curricula", asked.id).options)
+    check_options(make, asked.id, asked.options, listed)
+    seed = derive_seed("curriculum", config.seed, bench.config.name)
+    try:
+        return make(source, seed=seed, **asked.options)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"suite {bench.config.name!r}: {asked.id} with {dict(asked.options)}: {error}") from error
 
 
 def _algorithm(identity: str, options: Mapping[str, Any], hub: Hub) -> Any:

@@ -261,10 +261,13 @@ def test_a_dumped_config_is_read_back_equal(config: RunConfig) -> None:
 
 def test_a_dumped_config_holds_the_defaults_too() -> None:
     table = tomllib.loads(dump_config(load_config(None, text=WHOLE)))
-    optional = {field.name for field in fields(SuiteConfig) if field.default is None}
-    assert set(table) == {field.name for field in fields(RunConfig)} - {"suites"} | {"suite"}
-    assert set(table["suite"][0]) == {field.name for field in fields(SuiteConfig)} - optional
-    assert set(table["trainer"]) == {field.name for field in fields(TrainerConfig)}
+
+    def given(kind: type) -> set[str]:
+        return {field.name for field in fields(kind) if field.default is not None}
+
+    assert set(table) == given(RunConfig) - {"suites"} | {"suite"}
+    assert set(table["suite"][0]) == given(SuiteConfig)
+    assert set(table["trainer"]) == given(TrainerConfig)
 
 
 def test_an_option_without_a_toml_form_is_refused() -> None:
