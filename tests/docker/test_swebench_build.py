@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -71,6 +72,10 @@ def tunix(*arguments: str) -> int | str | None:
     return ended.value.code
 
 
+def options(folder: Path) -> tuple[str, ...]:
+    return "-o", f"source={json.dumps(str(folder / 'rows.jsonl'))}", "-o", "eval_share=1", "-o", "memory_mb=512"
+
+
 def inside(client: Any, *command: str) -> str:
     return client.containers.run(IMAGE, list(command), remove=True, network_mode="none").decode()
 
@@ -83,10 +88,24 @@ def test_a_row_of_ones_own_is_built_and_can_be_solved(
     log = inside(client, "git", "-C", "/testbed", "log", "--all", "--format=%s")
     assert log.splitlines() == ["The repository as it is"]  # the fix is in no history
     assert inside(client, "cat", "/testbed/it.py", "/testbed/built.txt") == "works = False\nbuilt\n"
-    options = ("-o", f"source={json.dumps(rows)}", "-o", "eval_share=1", "-o", "memory_mb=512")
-    assert tunix("check", "swebench/rows", "--gold", *options) == 0, capsys.readouterr().out
+    assert tunix("check", "swebench/rows", "--gold", *options(folder)) == 0, capsys.readouterr().out
     assert tunix("swebench", "build", rows, "--base", base_image) == 0
     assert f"me__it-1: {IMAGE} is there" in capsys.readouterr().out
+
+
+def test_the_official_parser_grades_it(
+    folder: Path, client: Any, base_image: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = tmp_path / "harness"
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), "swebench==5.0.2")
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"swebench 5.0.2 can't be had from PyPI: {done.stderr[-200:]}")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    (folder / "rows.jsonl").write_text(json.dumps({**ROW, "log_parser": "parse_log_pytest"}))
+    assert tunix("swebench", "build", str(folder / "rows.jsonl"), "--base", base_image) == 0
+    assert tunix("check", "swebench/rows", "--gold", *options(folder)) == 0
 
 
 def test_a_build_has_no_network_and_leaves_no_container(client: Any, folder: Path, base_image: str) -> None:
