@@ -157,7 +157,16 @@ class Training:
             stack.push_async_callback(suite.scorer.aclose)
         first = replace(self.policy, params=self.store.latest().params)
         past = saved.get("evaluations", [])
-        self.held_out = HeldOut(config, self.benches, self.suites, first, self.hub, past, self.meshes.engine)
+        self.held_out = HeldOut(
+            config,
+            self.benches,
+            self.suites,
+            first,
+            self.hub,
+            past,
+            self.meshes.engine,
+            progress=self.stall.progress,
+        )
         self._open_pipeline(saved)
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
         stack.callback(self.trackers.close)
@@ -282,7 +291,6 @@ class Training:
         if turn:
             with span("evaluation", version=version):
                 await self.held_out.turn(version)
-            self.stall.progress()
         self.scheduler.advance(version)
         self._remember()
         self._evaluate_beside()
