@@ -85,7 +85,7 @@ class Watchdog:
         frame = self._frame()
         self._seen = due
         stack = "".join(traceback.format_list(traceback.extract_stack(frame)[-SHOWN:])) if frame else "unknown"
-        if stack not in self.culprits and len(self.culprits) == CULPRITS:
+        if stack not in self.culprits and len(self.culprits) >= CULPRITS:
             stack = OTHERS
         self.culprits[stack] = self.culprits.get(stack, 0) + 1
         if self.culprits[stack] == 1 and stack != OTHERS:
