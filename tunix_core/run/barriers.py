@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter_ns
 
-from tunix_core.profiling import Interval, Recorder, SpanRecord, covered_ns, merged
+from tunix_core.profiling import Interval, SpanRecord, covered_ns, merged
 
 KINDS: Mapping[str, str] = {
     "engine.round": "engine",
@@ -80,8 +80,7 @@ class Barriers:
         episodes: how many have ended.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self) -> None:
         self._ended: defaultdict[str, list[Interval]] = defaultdict(list)
         self._queued = [0, 0.0, 0.0]  # groups that left the queue, the sum of their ages, the oldest
         self._since_ns, self._lock = perf_counter_ns(), threading.Lock()
@@ -103,12 +102,13 @@ class Barriers:
         """Begins a window now."""
         self._since_ns = perf_counter_ns()
 
-    def row(self, until_ns: int) -> tuple[float, Shares]:
+    def row(self, until_ns: int, open_spans: Iterable[SpanRecord]) -> tuple[float, Shares]:
         """The seconds from the last call to `until_ns`, and their shares; spans still open count up to there.
 
-        What finished before `until_ns` must have been given to `watch`.
+        `open_spans` are to be taken at or after `until_ns`, and then everything that has finished is to be given to
+        `watch`: in that order none can slip through in between, and one that is in both counts once.
         """
-        going = by_kind(self._recorder.open())
+        going = by_kind(open_spans)
         with self._lock:
             every = {kind: [*self._ended.get(kind, ()), *going.get(kind, ())] for kind in {*self._ended, *going}}
             window_s, found = (until_ns - self._since_ns) / 1e9, shares(every, self._since_ns, until_ns)

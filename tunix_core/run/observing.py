@@ -35,8 +35,9 @@ class Observation:
         """
         until_ns = perf_counter_ns()
         unix_s = (until_ns + time.time_ns() - perf_counter_ns()) / 1e9
+        going = self.recorder.open()
         self._spans.flush()
-        window_s, shares = self._barriers.row(until_ns)
+        window_s, shares = self._barriers.row(until_ns, going)
         lag = {f"loop/{name}": value for name, value in self._watchdog.statistics().items()}
         spans = {"spans/dropped": float(self.recorder.dropped)}
         return {"until_s": unix_s, "window_s": window_s, **shares, **lag, **spans}
@@ -50,7 +51,7 @@ class Observation:
 def observing(folder: Path | None) -> Iterator[Observation]:
     """Records the spans of what happens inside, to `folder` if one is given. Enter it on the loop to be watched."""
     with recording() as recorder:
-        barriers = Barriers(recorder)
+        barriers = Barriers()
         spans, watchdog = SpanLog(recorder, folder, barriers.watch), Watchdog()
         watchdog.start()
         try:

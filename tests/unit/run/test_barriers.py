@@ -49,37 +49,37 @@ def test_every_share_by_hand() -> None:
 
 def test_a_window_counts_open_spans_up_to_its_end_and_the_rest_in_the_next() -> None:
     with recording() as recorder:
-        barriers = Barriers(recorder)
+        barriers = Barriers()
         with span("wait.mix"):
             middle = perf_counter_ns()
-            first_s, first = barriers.row(middle)
+            first_s, first = barriers.row(middle, recorder.open())
         with span("trainer.apply"):
             pass
         barriers.watch(recorder.drain())
         end = perf_counter_ns()
-        second_s, second = barriers.row(end)
+        second_s, second = barriers.row(end, recorder.open())
     assert 0 < first["barrier/mix"] <= 1 and first["busy/trainer"] == 0
     assert 0 < second["barrier/mix"] < 1 and 0 < second["busy/trainer"] < 1
     assert second_s == pytest.approx((end - middle) / 1e9) and first_s > 0
 
 
 def test_a_long_windows_memory_is_bounded_and_its_shares_exact() -> None:
-    with recording() as recorder:
-        barriers = Barriers(recorder)
+    with recording():
+        barriers = Barriers()
         start = perf_counter_ns()
-        barriers.row(start)
+        barriers.row(start, ())
         for lap in range(5):
             barriers.watch([made("env.step", start + i, start + i + 1) for i in range(lap, 50_000, 5)])
         assert len(barriers._ended["environment"]) <= 20_000
-        _, found = barriers.row(start + 100_000)
+        _, found = barriers.row(start + 100_000, ())
     assert found["barrier/environment"] == pytest.approx(0.5)
 
 
 def test_ages_in_the_queue_are_those_of_the_window() -> None:
-    with recording() as recorder:
-        barriers = Barriers(recorder)
+    with recording():
+        barriers = Barriers()
         barriers.watch([made("queue", 0, int(1e9)), made("queue", 0, int(3e9))])
-        _, found = barriers.row(perf_counter_ns())
+        _, found = barriers.row(perf_counter_ns(), ())
         assert (found["queue/age_s_mean"], found["queue/age_s_max"]) == (2.0, 3.0)
-        _, found = barriers.row(perf_counter_ns())
+        _, found = barriers.row(perf_counter_ns(), ())
         assert (found["queue/age_s_mean"], found["queue/age_s_max"]) == (0.0, 0.0)
