@@ -157,7 +157,16 @@ class Training:
             stack.push_async_callback(suite.scorer.aclose)
         first = replace(self.policy, params=self.store.latest().params)
         past = saved.get("evaluations", [])
-        self.held_out = HeldOut(config, self.benches, self.suites, first, self.hub, past, self.meshes.engine)
+        self.held_out = HeldOut(
+            config,
+            self.benches,
+            self.suites,
+            first,
+            self.hub,
+            past,
+            self.meshes.engine,
+            progress=self.stall.progress,
+        )
         self._open_pipeline(saved)
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
         stack.callback(self.trackers.close)
@@ -281,7 +290,6 @@ class Training:
         self.hub.hooks.notify("tunix_weights_published", ctx=self._context(), version=version)
         if turn:
             await self.held_out.turn(version)
-            self.stall.progress()
         self.scheduler.advance(version)
         self._remember()
         self._evaluate_beside()
