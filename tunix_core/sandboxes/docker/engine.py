@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
 T = TypeVar("T")
 CALL_S = 120  # the longest an engine under load may take to answer
 THREADS = 16
+USUAL = "unix:///var/run/docker.sock"
 
 
 class Engine:
@@ -63,10 +64,11 @@ class Engine:
         if self._api is None:
             where: Mapping[str, Any] = kwargs_from_env()
             try:
+                _knock(where.get("base_url") or USUAL)
                 self._api = docker.APIClient(**where, version="auto", timeout=CALL_S, max_pool_size=self._size)
-            except DockerException as error:
+            except (DockerException, OSError) as error:
                 raise UsageError(
-                    f"no Docker engine answers at {where.get('base_url') or 'its usual socket'}: {error}. "
+                    f"no Docker engine answers at {where.get('base_url') or USUAL}: {error}. "
                     "Start it (`dockerd`, Docker Desktop, `systemctl start docker`), or set DOCKER_HOST, until "
                     "`docker info` works. "
                     'Without one, [sandbox] kind = "sandboxes/local" runs commands unisolated.'
@@ -95,6 +97,13 @@ class Refused(SandboxError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+def _knock(url: str) -> None:
+    """Raises OSError when nobody listens at a unix:// address. (The SDK finds out as well, and leaks a socket.)"""
+    if path := url.partition("unix://")[2]:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(path)
 
 
 def plain_socket(given: Any) -> socket.socket:
