@@ -115,7 +115,7 @@ class Training:
             stack.push_async_callback(self._trainer_thread.aclose)
             folder = run_dir.path / "spans" if self.config.profiling.spans else None
             self.observed = stack.enter_context(observing(folder))
-            self.stall = StallWatch(self.config.scheduler.stall_timeout_s, self.observed.recorder, self._rooms)
+            self.stall = StallWatch(self.config.scheduler.stall_timeout_s, self.observed, self._rooms)
             await self._open(stack, saved)
             evaluated = time.monotonic()
             self._before = saved.get("before") or await self.held_out.now()
@@ -268,12 +268,11 @@ class Training:
             for group in sorted(taken.groups, key=lambda g: (g.suite, g.index)):
                 await self._in_trainer(self.learner.accumulate, group)
         learned = await self._in_trainer(self.learner.apply)
-        with span("weights.publish", step=step):
-            await self._publish()
+        await self._publish()
         self.stall.progress()
         if step + 1 == self.config.steps:
             await self.held_out.settled()
-        self._report(step, taken, learned)
+        self._report(step, taken, learned, await asyncio.to_thread(self.observed.row))
 
     async def _take(self, group: Group) -> None:
         self.stall.progress()
@@ -284,12 +283,14 @@ class Training:
     async def _publish(self) -> None:
         version, params = await self._in_trainer(self.learner.weights)
         turn = self.held_out.takes_turns and self.held_out.is_due(version)
-        if turn or self.config.scheduler.mode == "drain":
-            await self.scheduler.drained()
-        self.store.publish(version, params)
-        self.hub.hooks.notify("tunix_weights_published", ctx=self._context(), version=version)
+        with span("weights.publish", version=version):
+            if turn or self.config.scheduler.mode == "drain":
+                await self.scheduler.drained()
+            self.store.publish(version, params)
+            self.hub.hooks.notify("tunix_weights_published", ctx=self._context(), version=version)
         if turn:
-            await self.held_out.turn(version)
+            with span("evaluation", version=version):
+                await self.held_out.turn(version)
         self.scheduler.advance(version)
         self._remember()
         self._evaluate_beside()
@@ -319,8 +320,8 @@ class Training:
         self.metrics.episode(trajectory)
         self.run_dir.trajectory(trajectory)
 
-    def _report(self, step: int, taken: Taken, learned: Mapping[str, float]) -> None:
-        row = self.metrics.row(step, taken, learned, self.engine.statistics(), self.scheduler, self.observed.row())
+    def _report(self, step: int, taken: Taken, learned: Mapping[str, float], observed: Mapping[str, float]) -> None:
+        row = self.metrics.row(step, taken, learned, self.engine.statistics(), self.scheduler, observed)
         row |= self.held_out.row()
         self.run_dir.metrics(row)
         self.progress.step(row)
