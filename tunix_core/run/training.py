@@ -20,7 +20,7 @@ from tunix_core.profiling import span
 from tunix_core.reporting import Progress, RunDir, pipeline_summary, pipeline_table, read_rows, summary_table
 from tunix_core.run.build import Bench, algorithms, connect, make_curriculum, prepare
 from tunix_core.run.devices import adapters_of, arranged, layout_of, make_meshes
-from tunix_core.run.evaluation import fit
+from tunix_core.run.evaluation import engine_needs, fit
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
@@ -46,6 +46,8 @@ def train(
         UsageError: something in the config does not fit what is installed.
         RunEnded: the run stopped itself; the message says why.
     """
+    from tunix_core.trainer import advised
+
     benches = [prepare(suite, hub) for suite in config.suites]
     config = replace(config, run_dir=config.run_dir or _default_dir(config_name))
     lock = make_lock(config, benches, hub)
@@ -56,7 +58,8 @@ def train(
         else:
             run_dir.write_text("config.toml", dump_config(config))
             run_dir.write_json("lock.json", lock)
-        return asyncio.run(training.run(run_dir, resume))
+        with advised(training.needs):
+            return asyncio.run(training.run(run_dir, resume))
 
 
 def _default_dir(name: str) -> str:
@@ -94,6 +97,7 @@ class Training:
         self.arrange = arranged(policy, self.adapters, layout_of(self.meshes.engine, policy.model))
         self.policy = replace(policy, params={})  # whoever needs the first weights has them
         self.on_policy = config.scheduler.mode == "on_policy"
+        self.needs: dict[str, int] = {}  # bytes of a device's memory, by what for
         self.interrupt = Interrupt()
         self.silent_steps = 0
         self._saved_metrics: Mapping[str, float] = {}
@@ -156,11 +160,21 @@ class Training:
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
         stack.callback(self.trackers.close)
         self.progress = Progress(config.steps, done=self.learner.version, waiting=self.scheduler.waiting_for)
+        await self._say_memory()
         memory, *_ = await asyncio.gather(
             self.held_out.open(stack), self.engine.start(), self._in_trainer(self.learner.warm_up)
         )
         if memory:
             self.progress.say(f"evaluation beside training: {memory / 2**20:,.0f} MiB for an engine of its own")
+
+    async def _say_memory(self) -> None:
+        """Tells what a step will need before the first compilation."""
+        from tunix_core.trainer import device_bytes, memory_line
+
+        policy, own = replace(self.policy, params=self.store.latest().params), self.learner.weights
+        self.needs |= await self._in_trainer(self.learner.memory)
+        self.needs |= engine_needs(policy, fit(self.config.engine, policy), (await self._in_trainer(own)).params)
+        self.progress.say(memory_line(self.needs, device_bytes()))
 
     def _open_pipeline(self, saved: Mapping[str, Any]) -> None:
         config, waiting = self.config, decode_groups(saved.get("groups", ()))

@@ -11,6 +11,7 @@ import numpy as np
 
 from tunix_core.config import TrainerConfig
 from tunix_core.contracts import Critic, LossTerms, Model, Params
+from tunix_core.trainer.memory import bytes_of
 from tunix_core.trainer.optimizer import make_stepping
 from tunix_core.trainer.parts import Parts, make_parts
 from tunix_core.trainer.placing import Placing
@@ -63,6 +64,10 @@ class CriticLearner:
 
     def add(self, batch: Arrays) -> None:
         self._sums = self._add(self._sums, self._now, batch)
+
+    def bytes(self) -> int:
+        """What one device holds of parameters, optimizer and gradient."""
+        return bytes_of((self.state, self._sums.gradient))
 
     def update(self) -> dict[str, Sum]:
         """Takes the optimizer step; gives its metrics, "value_loss" among them."""
