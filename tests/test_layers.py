@@ -100,7 +100,14 @@ def test_a_module_of_the_core_imports_only_what_its_room_may(path: Path) -> None
         if parts[0] == "tunix_core" and len(parts) > 1 and room == "__init__":
             assert parts[1] in LAYER_0 | {"hookspecs"}
         assert not parts[0].startswith(
-            ("tunix_env_", "tunix_algorithms", "tunix_models", "tunix_rewards", "tunix_curricula")
+            (
+                "tunix_env_",
+                "tunix_algorithms",
+                "tunix_curricula",
+                "tunix_engines",
+                "tunix_models",
+                "tunix_rewards",
+            )
         ), path
 
 

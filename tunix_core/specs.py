@@ -96,7 +96,11 @@ class ModelSpec(_Spec):
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec(_Spec):
-    """An engine: the target is `(policy, weights, **options) -> contracts.Engine`."""
+    """An engine: the target is `(policy, weights, **options) -> contracts.Engine`.
+
+    Besides its options, it is given those of these that it names: `config` (config.EngineConfig), `deterministic` and
+    `mesh` (a jax Mesh, or None).
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class TrajectoryQueue:
         self._capacity, self._max_staleness = capacity, max_staleness
         self._min_group, self._clock = min_group or {}, clock
         self._entries = [(group, clock()) for group in waiting]  # and when each came; in the order they came
+        self._oldest = {id(group): _oldest(group) for group in waiting}  # their oldest tokens' versions
         self._changed = asyncio.Event()
         self._put, self._taken, self._dropped, self._returned = len(waiting), 0, 0, 0
 
@@ -57,6 +58,7 @@ class TrajectoryQueue:
         while self.waiting_of(group.suite) >= self._capacity:
             await self._changed.wait()
         self._entries.append((group, self._clock()))
+        self._oldest[id(group)] = _oldest(group)
         self._put += 1
         self.look_again()
 
@@ -129,10 +131,14 @@ class TrajectoryQueue:
         came = next(since for entry, since in self._entries if entry is group)
         note("queue", self._clock() - came, suite=group.suite, group=group.index)
         self._entries = [entry for entry in self._entries if entry[0] is not group]
+        del self._oldest[id(group)]
         self.look_again()
 
     def _within_bound(self, group: Group, version: int) -> Group | None:
         """The group without what is too stale, or None when that leaves too little."""
+        oldest = self._oldest[id(group)]
+        if oldest is None or within_bound(oldest, version, self._max_staleness):
+            return group
         kept = tuple(t for t in group.trajectories if self._is_fresh(t, version))
         if len(kept) == len(group.trajectories):
             return group
@@ -143,3 +149,8 @@ class TrajectoryQueue:
     def _is_fresh(self, trajectory: Trajectory, version: int) -> bool:
         oldest = trajectory.oldest_version
         return oldest is None or within_bound(oldest, version, self._max_staleness)
+
+
+def _oldest(group: Group) -> int | None:
+    versions = [oldest for t in group.trajectories if (oldest := t.oldest_version) is not None]
+    return min(versions, default=None)

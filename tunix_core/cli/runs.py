@@ -12,7 +12,7 @@ import click
 from tunix_core.cli.options import PluginArguments, chosen_plugins, json_option, plugin_option
 from tunix_core.cli.output import print_json, print_table, text
 from tunix_core.config import PluginsConfig, RewardConfig, load_config, parse_value
-from tunix_core.errors import UsageError
+from tunix_core.errors import UnknownIdError, UsageError
 from tunix_core.plugins import Hub
 
 
@@ -127,8 +127,13 @@ def _load_for_run(plugins: PluginsConfig) -> Hub:
 
 def _whole(hub: Hub, model: str) -> str:
     """A model's bare name as its whole id; a path stays as it is."""
-    is_path = "/" in model or Path(model.partition("@")[0]).exists()
-    return model if is_path else hub.resolve("models", model).id
+    if "/" in model or Path(model.partition("@")[0]).exists():
+        return model
+    try:
+        return hub.resolve("models", model).id
+    except UnknownIdError as error:
+        others = "a run's directory, a model's, or a .gguf file; `tunix model list` shows what can be fetched"
+        raise UnknownIdError(f"{error}. No such path is there either: {others}") from error
 
 
 def _pairs(options: Sequence[str]) -> dict[str, Any]:

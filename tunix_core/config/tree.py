@@ -147,12 +147,15 @@ class SchedulerConfig:
 class EngineConfig:
     """The inference side."""
 
+    id: str = "engines/slots"  # which engine; `tunix hub list engines` lists them
+    options: Mapping[str, Any] = field(default_factory=dict)  # the engine's own
     slots: int = 32  # conversations decoded at once
     max_context: int = 512  # prompt and sampled tokens of one conversation
     prefill_chunk: int = 32  # prompt tokens read at once
     decode_steps: int = 4  # fused on device between two looks at the queue
     deterministic: bool | None = None  # default: true in on_policy mode
     queue_size: int = 4096  # waiting requests; more wait to be let in
+    weight_update: Literal["keep", "recompute"] = "keep"  # what new weights do with the cache of requests in flight
 
 
 @dataclass(frozen=True, slots=True)

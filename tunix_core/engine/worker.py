@@ -15,10 +15,11 @@ import jax
 import numpy as np
 
 from tunix_core.contracts import Cache, Completion, Params, Policy, WeightSource
+from tunix_core.engine.layout import Layout
 from tunix_core.engine.prefix_cache import Key, PrefixCache
 from tunix_core.engine.requests import Job
 from tunix_core.engine.slots import SlotTable
-from tunix_core.engine.steps import Compiled, Progress, Sizes, compile_programs
+from tunix_core.engine.steps import Compiled, Progress, Sizes, cache_shapes, compile_programs, pool_shapes
 from tunix_core.errors import EngineError
 from tunix_core.profiling import note, span
 
@@ -33,6 +34,9 @@ class Worker:
     Args:
         deterministic: whether what a request gets must not depend, to the bit, on the others; then prefixes are
             computed in chunks at multiples of the chunk, and only what was computed so is shared.
+        recompute: whether new weights compute again what slots hold of their requests, rather than go on from what
+            the weights before them computed.
+        layout: where everything lies.
         progress: called after each compilation with (program, done, total).
     """
 
@@ -44,19 +48,22 @@ class Worker:
         *,
         max_context: int,
         deterministic: bool,
+        recompute: bool,
+        layout: Layout,
         progress: Progress,
     ) -> None:
-        self._sizes, self._source, self._deterministic = sizes, source, deterministic
+        self._sizes, self._source = sizes, source
+        self._deterministic, self._recompute = deterministic, recompute
         self._decode_text = policy.tokenizer.decode
-        self._device = jax.local_devices()[0]
+        self._layout, model = layout, policy.model
         self._version, params = source.latest()
-        self._params = self._placed(params)
+        self._params = layout.place_params(params)
         self._signature = _signature(self._params)
-        self._programs = compile_programs(policy.model, self._params, sizes, progress)
-        self._cache: Cache = self._placed(policy.model.init_cache(sizes.slots, sizes.length))
-        self._pool: Cache = self._placed(policy.model.init_cache(sizes.blocks, sizes.chunk))
+        self._programs = compile_programs(model, self._params, sizes, layout, progress)
+        self._cache: tuple[Cache, ...] = layout.zeros(layout.cache(cache_shapes(model, sizes)))
+        self._pool: Cache = layout.zeros(layout.pool(pool_shapes(model, sizes)))
         self._slots = SlotTable(sizes, max_context)
-        self._slotwise = self._placed(self._slots.slotwise())
+        self._slotwise = layout.place(self._slots.slotwise())
         self._prefix = PrefixCache(sizes.blocks, sizes.chunk, aligned=deterministic, version=self._version)
         self._waiting: deque[Job] = deque()
         self._since = [0.0] * sizes.slots  # when each slot was taken, of `perf_counter`
@@ -149,11 +156,11 @@ class Worker:
         self._done.clear()
 
     def _take_weights(self) -> None:
-        """The newest weights, for every request from here on; what slots hold in their caches stays."""
+        """The newest weights, for every request from here on."""
         version, params = self._source.latest()
         if version == self._version:
             return
-        self._version, self._params = version, self._placed(params)
+        self._version, self._params = version, self._layout.place_params(params)
         if _signature(self._params) != self._signature:
             raise EngineError(
                 f"the weights of version {version} have another structure, shape or dtype than those the engine "
@@ -161,7 +168,10 @@ class Worker:
             )
         self._prefix.clear(version)
         self._come(list(self._coming))
-        self._slots.pure[:] = False
+        if self._recompute:
+            self._slots.restart()
+        else:
+            self._slots.pure[:] = False
 
     # ---- device calls ------------------------------------------------------------------------------
     def _fill(self) -> None:
@@ -190,7 +200,7 @@ class Worker:
         if not decoding:
             return self._deliver()
         if table.changed:
-            self._slotwise = self._placed(table.slotwise())
+            self._slotwise = self._layout.place(table.slotwise())
         self._cache, out = self._programs.decode(self._params, self._cache, table.live(), self._slotwise)
         self._deliver()
         finished, kept = table.advance(np.asarray(out), self._version, self._decode_text)
@@ -239,17 +249,17 @@ class Worker:
             del self._coming[key]
             self._waiting.extendleft(reversed(self._behind.pop(key, [])))
 
-    def _copy(self, program: Compiled, into: Cache, source: Cache, moves: list[Move]) -> Cache:
+    def _copy(self, program: Compiled, into: Any, source: Any, moves: list[Move]) -> Any:
+        """Runs the moves, each (slot, start, block), by pieces of the cache, a page of them at a time."""
         limit = self._sizes.moves
+        moves = sorted(moves, key=lambda move: move[1])
         for start in range(0, len(moves), limit):
             part = moves[start : start + limit]
             page = np.zeros((limit, 3), np.int32)
             page[: len(part)] = part
-            into = program(into, source, page, np.int32(len(part)))
+            bounds = np.searchsorted(page[: len(part), 1], (*self._sizes.starts, self._sizes.length))
+            into = program(into, source, page, bounds.astype(np.int32))
         return into
-
-    def _placed(self, tree: Any) -> Any:
-        return jax.device_put(tree, self._device)
 
 
 def _signature(params: Params) -> Any:

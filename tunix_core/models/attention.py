@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +11,20 @@ from flax import nnx
 
 from tunix_core.models.config import DecoderConfig
 from tunix_core.models.layers import Draw, Norm, dense, matmul, weight
+from tunix_core.models.pieces import MASKED, LayerCache, write
 from tunix_core.models.rotary import Rotation, rotate
 
 Array = jax.Array
-LayerCache = dict[str, Array]
-MASKED = -1e30  # finite, so that a row with nothing to attend to gives numbers, not NaN
 
 
 class View(NamedTuple):
-    """How a layer sees the tokens: their rotation, and what is added to the scores, float32 [S, T, L]."""
+    """How a layer sees the tokens: their rotation, and what attends, given queries, keys, values and their scale.
+
+    Keys and values are the cache's, or without one the layer's own, [S, T, kv_heads, D].
+    """
 
     rotation: Rotation
-    bias: Array
+    attend: Callable[[Array, Any, Any, float], Array]
 
 
 class Attention(nnx.Module):
@@ -45,13 +48,9 @@ class Attention(nnx.Module):
         """x [S, T, width] -> [S, T, width], and the keys and values attended to."""
         q, k, v = self._heads(x)
         q, k = rotate(q, view.rotation), rotate(k, view.rotation)
-        seen = (
-            {"k": k.transpose(0, 2, 3, 1), "v": v.transpose(0, 2, 1, 3)}
-            if cache is None
-            else write(cache, k, v, positions)
-        )
+        seen = {"k": k, "v": v} if cache is None else write(cache, k, v, positions)
         c = self.config
-        out = attend(q, seen["k"], seen["v"], view.bias, c.query_scale or c.head_dim**-0.5)
+        out = view.attend(q, seen["k"], seen["v"], c.query_scale or c.head_dim**-0.5)
         return dense(out.reshape(*x.shape[:2], c.heads * c.head_dim), self.o), seen
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:
@@ -62,15 +61,6 @@ class Attention(nnx.Module):
             q, k, v = q + self.q_bias[...], k + self.k_bias[...], v + self.v_bias[...]
         q, k, v = _split(q, c.heads), _split(k, c.kv_heads), _split(v, c.kv_heads)
         return (self.q_norm(q), self.k_norm(k), v) if c.qk_norm else (q, k, v)
-
-
-def write(cache: LayerCache, k: Array, v: Array, positions: Array) -> LayerCache:
-    """k, v [S, T, kv_heads, D] put at positions [S, T] of the cache; those past its end are dropped."""
-    slots = jnp.arange(positions.shape[0])[:, None]
-    return {
-        "k": cache["k"].at[slots, :, :, positions].set(k, mode="drop"),
-        "v": cache["v"].at[slots, :, positions].set(v, mode="drop"),
-    }
 
 
 def attend(q: Array, k: Array, v: Array, bias: Array, scale: float) -> Array:

@@ -15,14 +15,16 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tunix_core.models.attention import Attention, LayerCache, View, bias_of
+from tunix_core.models.attention import Attention, View, attend, bias_of
 from tunix_core.models.config import DecoderConfig
 from tunix_core.models.layers import Draw, Norm, dense, matmul, normal, weight, zeros
+from tunix_core.models.pieces import LayerCache, attend_pieces, joined, lengths_of, pieces_of
 from tunix_core.models.rotary import rotary
 
 Array = jax.Array
 Params = dict[str, Any]
-Cache = dict[str, LayerCache]
+Cache = dict[str, dict[str, Array]]  # one piece: by layer, "k" [S, kv_heads, D, L] and "v" [S, kv_heads, L, D]
+Attend = Callable[[Array, Any, Any, float], Array]
 ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
 
 
@@ -70,32 +72,31 @@ class Decoder(nnx.Module):
             self.head = weight(draw, config, config.width, config.vocab_size)
 
     def __call__(
-        self, tokens: Array, positions: Array, mask: Array, distance: Array, cache: Cache | None = None
-    ) -> tuple[Array, Cache]:
-        """The hidden states [S, T, width], and the keys and values attended to.
+        self,
+        tokens: Array,
+        positions: Array,
+        attending: Callable[[int | None], Attend],
+        cache: dict[str, LayerCache] | None = None,
+    ) -> tuple[Array, dict[str, LayerCache]]:
+        """The hidden states [S, T, width], and the cache, written to.
 
         Args:
             tokens, positions: int32 [S, T].
-            mask: bool [S, T, L], what each token may attend to.
-            distance: int32 [S, T, L], how many positions back that is.
+            attending: what attends in a layer that sees no further back than so many positions.
         """
         c = self.config
         local = frozenset(map(str, c.local_layers))
-        views = {False: View(rotary(positions, c.head_dim, c.rope_theta, c.rope_scaling), bias_of(mask))}
+        views = {False: View(rotary(positions, c.head_dim, c.rope_theta, c.rope_scaling), attending(None))}
         if local:
-            views[True] = self._local_view(views[False], positions, mask, distance)
+            near = rotary(positions, c.head_dim, c.local_rope_theta) if c.local_rope_theta else views[False].rotation
+            views[True] = View(near, attending(c.local_window))
         x = self.embedding[...][tokens]
         if c.embedding_scale != 1.0:
             x = x * jnp.asarray(c.embedding_scale, x.dtype)
-        seen: Cache = {}
+        seen: dict[str, LayerCache] = {}
         for name in map(str, range(c.layers)):  # merging leaves the dict in order of its names, "10" before "2"
             x, seen[name] = self.layers[name](x, views[name in local], positions, cache[name] if cache else None)
         return self.norm(x), seen
-
-    def _local_view(self, whole: View, positions: Array, mask: Array, distance: Array) -> View:
-        c = self.config
-        rotation = rotary(positions, c.head_dim, c.local_rope_theta) if c.local_rope_theta else whole.rotation
-        return View(rotation, bias_of(mask & (distance < (c.local_window or 0))))
 
     def logits(self, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""
@@ -127,8 +128,14 @@ class DecoderModel:
     def forward(self, params: Params, tokens: Array, positions: Array, segment_ids: Array) -> Array:
         """[R, T] int32 each -> hidden [R, T, width]. A token attends to itself and earlier tokens of its segment."""
         order = jnp.arange(tokens.shape[1])
-        mask = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (order[:, None] >= order[None, :])
-        return self._decoder(params)(tokens, positions, mask, order[:, None] - order[None, :])[0]
+        back = order[:, None] - order[None, :]
+        mask = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (back >= 0)
+
+        def attending(window: int | None) -> Attend:
+            bias = bias_of(mask if window is None else mask & (back < window))
+            return lambda q, k, v, scale: attend(q, k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3), bias, scale)
+
+        return self._decoder(params)(tokens, positions, attending)[0]
 
     def init_cache(self, slots: int, length: int) -> Cache:
         """Zeros for `slots` conversations of up to `length` tokens; every leaf's leading axis is S."""
@@ -136,15 +143,22 @@ class DecoderModel:
         k, v = (slots, c.kv_heads, c.head_dim, length), (slots, c.kv_heads, length, c.head_dim)
         return {str(i): {"k": jnp.zeros(k, c.dtype), "v": jnp.zeros(v, c.dtype)} for i in range(c.layers)}
 
-    def forward_cached(self, params: Params, tokens: Array, positions: Array, cache: Cache) -> tuple[Array, Cache]:
-        """tokens, positions int32 [S, T], cache of length L -> hidden [S, T, width] and the cache.
+    def forward_cached(
+        self, params: Params, tokens: Array, positions: Array, cache: tuple[Cache, ...]
+    ) -> tuple[Array, tuple[Cache, ...]]:
+        """tokens, positions int32 [S, T], a cache of pieces -> hidden [S, T, width] and the cache.
 
-        Writes keys and values at `positions` of each slot, then attends to cache positions <= its own.
-        A position >= L writes nothing; what is computed for it has no meaning, and is finite.
+        Writes keys and values at `positions` of each slot, then attends to cache positions <= its own. A position
+        past the last piece writes nothing; what is computed for it has no meaning, and is finite. Pieces that no
+        position reaches are not read.
         """
-        places = jnp.arange(cache["0"]["k"].shape[-1])
-        here = positions[:, :, None]
-        return self._decoder(params)(tokens, positions, places <= here, here - places, cache)
+        lengths = lengths_of(cache)
+
+        def attending(window: int | None) -> Attend:
+            return partial(attend_pieces, positions=positions, lengths=lengths, window=window)
+
+        hidden, seen = self._decoder(params)(tokens, positions, attending, joined(cache))
+        return hidden, pieces_of(seen)
 
     def logits(self, params: Params, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""

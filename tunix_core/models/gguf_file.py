@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from tunix_core.contracts import Policy
 from tunix_core.errors import CheckpointError, UsageError
-from tunix_core.models.config import DecoderConfig, RopeScaling, checked_dtype
+from tunix_core.models.config import DecoderConfig, RopeScaling, checked_dtype, lengthening
 from tunix_core.models.decoder import DecoderModel
 from tunix_core.models.dialogue import ChatFacts, make_chat
 from tunix_core.models.families import FEATURES
@@ -188,9 +188,18 @@ def _scaling(file: GgufFile, ours: _Fields, config: DecoderConfig) -> RopeScalin
         return _llama3_scaling(file.read(FACTORS), config)
     if kind == "linear":
         return RopeScaling("linear", ours.need("rope.scaling.factor"))
+    if kind == "yarn":
+        return _yarn_scaling(ours)
     if kind != "none":
-        raise UsageError(f"rope scaling {kind!r} is not covered; covered are linear and llama3")
+        raise UsageError(f"rope scaling {kind!r} is not covered; covered are linear, llama3 and yarn")
     return None
+
+
+def _yarn_scaling(ours: _Fields) -> RopeScaling:
+    factor = ours.need("rope.scaling.factor")
+    low, high = ours.get("rope.scaling.yarn_beta_slow", 1.0), ours.get("rope.scaling.yarn_beta_fast", 32.0)
+    longer = ours.get("rope.scaling.attn_factor", 1.0) * lengthening(factor)
+    return RopeScaling("yarn", factor, low, high, ours.need("rope.scaling.original_context_length"), longer)
 
 
 def _llama3_scaling(factors: np.ndarray, config: DecoderConfig) -> RopeScaling:
@@ -198,7 +207,7 @@ def _llama3_scaling(factors: np.ndarray, config: DecoderConfig) -> RopeScaling:
     from tunix_core.models.rotary import frequencies, slowdown
 
     scaling = RopeScaling("llama3", float(str(np.float32(factors.max()))))
-    again = np.asarray(slowdown(frequencies(config.head_dim, config.rope_theta), scaling))
+    again = np.asarray(slowdown(frequencies(config.head_dim, config.rope_theta), config.rope_theta, scaling))
     if again.shape != factors.shape or not np.allclose(again, factors, rtol=1e-3):
         raise UsageError(f"{FACTORS!r} slows rotary frequencies in another way than Llama 3 does; that is not covered")
     return scaling

@@ -112,6 +112,18 @@ class TemplateChat:
         text, calls = self.style.read("".join(t for t, special in said if not special or t in self.style.marks))
         return Message("assistant", (TextPart(text),) if text else (), calls)
 
+    def say(self, message: Message) -> np.ndarray:
+        """The ids a policy samples to say `message`, its stop token included: int32 [T]. As the template writes an
+        assistant's turn; word for word where it leaves out what is said. Raises ModelError when it refuses the message.
+        """
+        asked = [Message.of("user", "?")]
+        turn = _after(self._render([*asked, message], (), ready=False), self._render(asked, ()))
+        written = self._guard(message.text)
+        if turn is None or _squashed(written) not in _squashed(turn):
+            turn = written + self._guard(self.style.write(message.tool_calls)) + self._closing
+        ends = self._ends(turn)
+        return self._encode(turn[: ends[-1].end()] if ends else turn.removesuffix(self._closing) + self.eos)
+
     def text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), ready: bool = True) -> str:
         """The conversation as the template writes it; `ready`: with the assistant's turn begun. Raises ModelError."""
         return self._prompting.render(messages, tools, str, ready)
@@ -169,11 +181,15 @@ class TemplateChat:
         turn, new = _after(then, prompt), _after(whole, then)
         if turn is None or new is None or _squashed(self._guard(past.messages[-1].text)) not in _squashed(turn):
             return "", None
-        stops = {self._names[id] for id in self.stop_tokens}
-        ends = [found for found in self._special.finditer(turn) if found[0] in stops]
+        ends = self._ends(turn)
         if not ends:
             return self._closing, self._closing + new
         return ends[-1][0], turn[ends[-1].start() :] + new
+
+    def _ends(self, text: str) -> list[re.Match[str]]:
+        """Where tokens that end a turn stand."""
+        stops = {self._names[id] for id in self.stop_tokens}
+        return [found for found in self._special.finditer(text) if found[0] in stops]
 
     def _agreed(self, history: np.ndarray, past: Past, whole: str) -> tuple[str, int] | None:
         """The rest of `whole` from the last place where the policy was given the word and nothing before it is

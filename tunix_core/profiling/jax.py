@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -54,7 +54,7 @@ def read_window(folder: Path) -> Iterator[DeviceSlice]:
                 yield from _slices(plane, offset_ns, only_xla=not devices)
 
 
-def _offset_ns(planes: list[jax.profiler.ProfilePlane]) -> float | None:
+def _offset_ns(planes: Sequence[Any]) -> float | None:
     """What the profile's times lack to be of `time.time_ns`."""
     for plane in planes:
         for line in plane.lines:
@@ -64,7 +64,7 @@ def _offset_ns(planes: list[jax.profiler.ProfilePlane]) -> float | None:
     return None
 
 
-def _slices(plane: jax.profiler.ProfilePlane, offset_ns: float, only_xla: bool) -> Iterator[DeviceSlice]:
+def _slices(plane: Any, offset_ns: float, only_xla: bool) -> Iterator[DeviceSlice]:
     device = plane.name.removeprefix(DEVICE).removeprefix("/host:")
     for number, line in enumerate(plane.lines):
         if only_xla and "xla" not in line.name.lower():

@@ -71,7 +71,7 @@ class _Trace:
             above = self.track(*path[:-1]) if len(path) > 1 else None
             descriptor = self._builder.add_packet().track_descriptor
             descriptor.uuid = self._tracks[path] = len(self._tracks) + 1
-            descriptor.name = str(path[-1])
+            *_, descriptor.name = map(str, path)
             if above is not None:
                 descriptor.parent_uuid = above
             if counter:
@@ -110,7 +110,7 @@ class _Trace:
     def serialised(self) -> bytes:
         return self._builder.serialize()
 
-    def _event(self, track: int, at_ns: int, kind: int) -> Any:
+    def _event(self, track: int, at_ns: int, kind: Any) -> Any:
         packet = self._builder.add_packet()
         packet.timestamp, packet.trusted_packet_sequence_id = at_ns, 1
         packet.track_event.type, packet.track_event.track_uuid = kind, track

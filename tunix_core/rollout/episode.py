@@ -109,8 +109,8 @@ async def _play_until_deadline(
 
 
 async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _State, context: Context) -> None:
-    with span("env.reset"), boundary("env.reset", EnvError):
-        opening = await _timed(state, "env", env.reset(request.seed))
+    with span("env.reset"), boundary("env.reset", EnvError), _Timed(state, "env"):
+        opening = await env.reset(request.seed)
     state.info.update(opening.info)
     with boundary("chat.open", ModelError):
         talk = state.conversation = Conversation(suite.chat, opening.messages, opening.tools)
@@ -120,7 +120,8 @@ async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _S
             state.stop_reason = "context"
             return
         with span("engine.generate", turn=talk.turn), boundary("engine.generate", ModelError):
-            completion = await _timed(state, "engine", _generate(request, suite, talk, budget))
+            with _Timed(state, "engine"):
+                completion = await _generate(request, suite, talk, budget)
             action = talk.hear(completion)
         with boundary("tunix_review_tool_call", ToolError):
             action = _reviewed(action, suite.hooks, context)
@@ -153,8 +154,8 @@ async def _generate(request: RolloutRequest, suite: Suite, talk: Conversation, b
 async def _step(
     suite: Suite, env: EnvHandle, state: _State, action: Message, turn: int, context: Context
 ) -> StepResult:
-    with span("env.step", turn=turn), boundary("env.step", EnvError):
-        result = await _timed(state, "env", env.step(action))
+    with span("env.step", turn=turn), boundary("env.step", EnvError), _Timed(state, "env"):
+        result = await env.step(action)
     state.rewards.append(float(result.reward))
     state.info.update(result.info)
     suite.hooks.notify("tunix_step", ctx=context, action=action, result=result)
@@ -251,12 +252,19 @@ def _audited(trajectory: Trajectory, hooks: Hooks, context: Context) -> Trajecto
     return trajectory.scored(replace(trajectory.score, flags=(*trajectory.score.flags, *flags)))
 
 
-async def _timed(state: _State, name: str, awaitable: Any) -> Any:
-    started = perf_counter()
-    try:
-        return await awaitable
-    finally:
-        state.timing[name] += perf_counter() - started
+class _Timed:
+    """Adds the time inside to the episode's, under `name`."""
+
+    __slots__ = ("_name", "_started", "_state")
+
+    def __init__(self, state: _State, name: str) -> None:
+        self._state, self._name = state, name
+
+    def __enter__(self) -> None:
+        self._started = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._state.timing[self._name] += perf_counter() - self._started
 
 
 def as_episode(trajectory: Trajectory) -> Episode:

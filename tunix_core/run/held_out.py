@@ -16,10 +16,12 @@ from typing import Any
 
 from tunix_core.config import RunConfig
 from tunix_core.contracts import Engine, Params, Policy
+from tunix_core.plugins import Hub
 from tunix_core.reporting import summarise
 from tunix_core.rollout import Suite
 from tunix_core.run.build import QUIET, Bench, greedy
-from tunix_core.run.evaluation import engine_bytes, fit, play
+from tunix_core.run.engines import fit, open_engine
+from tunix_core.run.evaluation import engine_bytes, play
 from tunix_core.run.pipeline import cancel
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ class HeldOut:
     Args:
         suites: connected to the engine that trains.
         past: evaluations during training that a resumed run has behind it.
+        mesh: of the engine that trains; the second engine is on the same devices.
 
     Attributes:
         taken: evaluations during training so far: {"version", "suites": {name: summary}}.
@@ -44,9 +47,12 @@ class HeldOut:
         benches: Mapping[str, Bench],
         suites: Mapping[str, Suite],
         policy: Policy,
+        hub: Hub,
         past: list[dict[str, Any]],
+        mesh: Any = None,
     ) -> None:
-        self._config, self._benches, self._suites, self._policy = config, benches, suites, policy
+        self._config, self._benches, self._suites = config, benches, suites
+        self._policy, self._hub, self._mesh = policy, hub, mesh
         self.taken, self.skipped = list(past), 0
         self._told = len(past)
         self._engine: Engine | None = None
@@ -55,7 +61,6 @@ class HeldOut:
 
     async def open(self, stack: AsyncExitStack) -> int:
         """Starts the second engine where one is asked for; gives the bytes of memory it takes, or 0."""
-        from tunix_core.engine import make_engine
         from tunix_core.weights import WeightStore
 
         policy, self._policy = self._policy, replace(self._policy, params={})  # the first weights may go
@@ -63,7 +68,8 @@ class HeldOut:
             return 0
         sizes = replace(fit(self._config.engine, policy), slots=self._config.eval.slots)
         self._store = WeightStore(0, policy.params)
-        engine = self._engine = make_engine(policy, self._store, sizes, deterministic=True)
+        engine = open_engine(sizes, policy, self._store, self._hub, deterministic=True, training=False, mesh=self._mesh)
+        self._engine = engine
         stack.push_async_callback(engine.aclose)
         stack.push_async_callback(self.aclose)
         await engine.start()
@@ -114,6 +120,8 @@ class HeldOut:
             self.taken.append({"version": self._version, "suites": finished.result()})
         row = {"wait_eval_s": self.waited_s} if self.waited_s else {}
         self.waited_s = 0.0
+        if self.skipped:
+            row["eval/skipped"] = float(self.skipped)
         for entry in self.taken[self._told :]:
             row["eval/version"] = float(entry["version"])
             row |= {

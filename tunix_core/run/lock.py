@@ -32,6 +32,7 @@ def _used(config: RunConfig, hub: Hub) -> set[str]:
     ids = [("envs", suite.env) for suite in config.suites]
     ids += [("rewards", part.id) for suite in config.suites for part in suite.rewards if part.id != "env"]
     ids += [("algorithms", suite.algorithm or config.trainer.algorithm) for suite in config.suites]
+    ids += [("engines", config.engine.id)]
     ids += [("curricula", suite.curriculum.id) for suite in config.suites if suite.curriculum]
     ids += [("models", config.model)] if config.model in {spec.id for spec in hub.list("models")} else []
     records = [hub.record_of(kind, identity) for kind, identity in ids]

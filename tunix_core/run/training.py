@@ -20,10 +20,12 @@ from tunix_core.profiling import span
 from tunix_core.reporting import Progress, RunDir, pipeline_summary, pipeline_table, read_rows, summary_table
 from tunix_core.run.build import Bench, algorithms, connect, make_curriculum, prepare
 from tunix_core.run.devices import adapters_of, arranged, layout_of, make_meshes
-from tunix_core.run.evaluation import engine_needs, fit
+from tunix_core.run.engines import fit, open_engine
+from tunix_core.run.evaluation import engine_needs
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
+from tunix_core.run.loop import calm_collector, run_on_loop
 from tunix_core.run.metrics import StepMetrics
 from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
@@ -59,7 +61,7 @@ def train(
             run_dir.write_text("config.toml", dump_config(config))
             run_dir.write_json("lock.json", lock)
         with advised(training.needs):
-            return asyncio.run(training.run(run_dir, resume))
+            return run_on_loop(training.run(run_dir, resume))
 
 
 def _default_dir(name: str) -> str:
@@ -140,14 +142,14 @@ class Training:
         return policy.model, policy.params
 
     async def _open(self, stack: AsyncExitStack, saved: Mapping[str, Any]) -> None:
-        from tunix_core.engine import make_engine
         from tunix_core.weights import WeightStore
 
         config = self.config
         version, params = await self._in_trainer(self.learner.weights)
         self.store = WeightStore(version, params, self.arrange)
         exact = self.on_policy if config.engine.deterministic is None else config.engine.deterministic
-        self.engine = make_engine(self.policy, self.store, fit(config.engine, self.policy), deterministic=exact)
+        made = {"deterministic": exact, "training": True, "mesh": self.meshes.engine}
+        self.engine = open_engine(config.engine, self.policy, self.store, self.hub, **made)
         stack.push_async_callback(self.engine.aclose)
         rooms = (self.hub, self.engine, self.policy, self.run_dir.path)
         self.suites = {name: connect(bench, *rooms) for name, bench in self.benches.items()}
@@ -155,7 +157,8 @@ class Training:
             stack.push_async_callback(suite.opener.aclose)
             stack.push_async_callback(suite.scorer.aclose)
         first = replace(self.policy, params=self.store.latest().params)
-        self.held_out = HeldOut(config, self.benches, self.suites, first, saved.get("evaluations", []))
+        past = saved.get("evaluations", [])
+        self.held_out = HeldOut(config, self.benches, self.suites, first, self.hub, past, self.meshes.engine)
         self._open_pipeline(saved)
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
         stack.callback(self.trackers.close)
@@ -241,7 +244,7 @@ class Training:
         stack.push_async_callback(self.pipeline.aclose)
         self.progress.say(f"run directory: {self.run_dir.path}")
         self._evaluate_beside()
-        with self.progress, self.interrupt:
+        with self.progress, self.interrupt, calm_collector():
             try:
                 await self.stall.over(self._steps(first))
             except Stopped:

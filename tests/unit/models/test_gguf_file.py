@@ -21,13 +21,17 @@ from tokenizers import pre_tokenizers
 from tunix_core.errors import CheckpointError
 from tunix_core.models import open_policy
 from tunix_core.models.config import RopeScaling
+from tunix_core.models.families import read_config
 from tunix_core.models.gguf_file import GgufFile, unpaired
 from tunix_core.models.gguf_header import read_header
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden"))
 import tiny_checkpoints as tiny
 
-ARCHITECTURES = {"llama": "llama", "llama3-rope": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3"}
+ARCHITECTURES = {
+    "llama": "llama", "llama3-rope": "llama", "qwen2": "qwen2", "qwen2-yarn": "qwen2", "qwen3": "qwen3",
+    "gemma3": "gemma3",
+}  # fmt: skip
 LAYER = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
@@ -149,6 +153,16 @@ def test_the_slowed_frequencies_of_llama3_are_recognised(tmp_path: Path) -> None
     )
     with pytest.raises(CheckpointError, match="another way than Llama 3 does"):
         open_policy(odd)
+
+
+def test_yarn_is_read_as_from_the_checkpoint(tmp_path: Path) -> None:
+    def stated(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(32)
+
+    config: Any = open_policy(write(tmp_path / "a.gguf", "qwen2-yarn", stated)).model.config  # pyright: ignore
+    assert config == read_config(tiny.CONFIGS["qwen2-yarn"])
 
 
 def test_pairing_is_undone() -> None:
@@ -295,7 +309,10 @@ def test_a_broken_file_is_refused_in_one_line(tmp_path: Path) -> None:
         "general.alignment is 'x', expected": lambda path: write(
             path, "qwen3", lambda w: w.add_string("general.alignment", "x")
         ),
-        "rope scaling 'yarn' is not covered": lambda path: write(
+        "rope scaling 'longrope' is not covered": lambda path: write(
+            path, "qwen3", lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        ),
+        "qwen3.rope.scaling.factor is missing": lambda path: write(
             path, "qwen3", lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         ),
     }

@@ -384,6 +384,34 @@ def test_a_template_that_looks_at_the_whole_is_shown_the_whole_which_is_said_onc
     ]
 
 
+@every_family
+@pytest.mark.parametrize("calls", [(), (ToolCall("look", {"where": "ü<|im_end|>"}, "call_0"),)])
+@pytest.mark.parametrize("text", ["so <|eot_id|>", "", "<think>\nhm\n</think>\n\nso"])
+def test_what_a_policy_says_is_what_the_template_writes_and_what_is_read(family: str, text: str, calls: tuple) -> None:
+    chat, asked = CHATS[family], [Message.of("user", "hi")]
+    message = Message.of("assistant", text, tool_calls=calls)
+    ids = chat.say(message)
+    assert shown(ids).endswith(FAMILIES[family][2]) and np.isin(ids, chat.stop_tokens).sum() == 1
+    read = chat.parse(ids)
+    assert read.tool_calls == calls
+    if family != "llama3" or not calls:  # its template writes calls without what was said
+        assert read.text.removeprefix("<think>\n\n</think>").strip() == text
+    talk = Conversation(chat, asked)
+    talk.hear(completion(ids))
+    talk.say([])
+    np.testing.assert_array_equal(talk.tokens, chat.open([*asked, message]))
+
+
+def test_what_a_template_leaves_out_is_said_all_the_same() -> None:
+    template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    chat = TemplateChat(TOKENIZER, template, eos="<eos>")
+    assert shown(chat.say(Message.of("assistant", "hm</think>yes"))) == "hm</think>yes<eos>"
+    assert shown(chat.say(Message.of("assistant", "yes"))) == " yes<eos>"
+
+
 # ---- what is no conversation -------------------------------------------------------------------------
 @every_family
 def test_special_tokens_in_messages_tools_and_calls_stay_text(family: str) -> None:
