@@ -6,6 +6,7 @@ Does not know environments, the engine, or where groups come from.
 from __future__ import annotations
 
 from tunix_core.trainer.checkpoint import Checkpoints
+from tunix_core.trainer.health import drop
 from tunix_core.trainer.memory import advised, bytes_of, device_bytes, memory_line
 from tunix_core.trainer.packing import Packer, Sample
 from tunix_core.trainer.parts import Parts, make_parts
@@ -21,6 +22,7 @@ __all__ = [
     "advised",
     "bytes_of",
     "device_bytes",
+    "drop",
     "make_parts",
     "memory_line",
 ]
