@@ -3,17 +3,18 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
-PACKAGES := plugins/algorithms plugins/engines plugins/models plugins/rewards plugins/curricula env_packages/games env_packages/math
+PACKAGES := plugins/algorithms plugins/curricula plugins/engines plugins/models plugins/rewards plugins/sandboxes plugins/tools \
+	env_packages/games env_packages/math env_packages/swebench
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 
-.PHONY: setup quickstart test test-all check docs bench-pipeline clean
+.PHONY: setup quickstart test test-all check docs bench-pipeline bench-sandbox clean
 
 setup: $(VENV)/.done
 
 $(VENV)/.done: constraints.txt $(PROJECTS)
 	test -x "$(BIN)/python" || $(PYTHON) -m venv $(VENV)
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[train,test,report]' $(PACKAGES:%=-e %)
+		-e '.[train,docker,report,test]' $(PACKAGES:%=-e %)
 	touch $@
 
 quickstart: setup
@@ -34,6 +35,10 @@ bench-pipeline: setup
 
 docs: setup
 	"$(BIN)/python" docs/generate.py
+
+bench-sandbox: setup
+	.ci/docker
+	"$(BIN)/python" benchmarks/sandbox.py
 
 clean:
 	rm -rf $(VENV) build dist runs bench-out

@@ -32,6 +32,7 @@ class _Together(EnvHandle):
 
     inner: EnvHandle
     barrier: asyncio.Barrier
+    sandbox: None = None
 
     async def reset(self, seed: int) -> Opening:
         opening = await self.inner.reset(seed)

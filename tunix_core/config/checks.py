@@ -9,6 +9,7 @@ from typing import Any
 
 from tunix_core.config.lines import Path
 from tunix_core.config.tree import AxesConfig, LoraConfig, RunConfig, SuiteConfig
+from tunix_core.errors import did_you_mean
 
 Problem = tuple[Path, str]
 
@@ -68,6 +69,9 @@ def problems(config: RunConfig) -> Iterator[Problem]:
     if not config.suites:
         yield (), 'a run needs at least one suite; add [[suite]] with env = "namespace/name"'
     names = Counter(suite.name for suite in config.suites)
+    for name in config.sandbox.unisolated:
+        if name not in names:
+            yield ("sandbox", "unisolated"), f"no suite is named {name!r}.{did_you_mean(name, list(names))}"
     for index, suite in enumerate(config.suites):
         at: Path = ("suite", index)
         if names[suite.name] > 1:

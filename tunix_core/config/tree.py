@@ -209,6 +209,15 @@ class ProfilingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """Where suites that need a sandbox run what they do not trust."""
+
+    kind: str = "sandboxes/docker"  # a kind of sandbox; `tunix hub list sandboxes` lists them
+    options: Mapping[str, Any] = field(default_factory=dict)  # the kind's; `tunix hub show KIND` lists them
+    unisolated: tuple[str, ...] = ()  # suites, by name, that may run unisolated although they ask for isolation
+
+
+@dataclass(frozen=True, slots=True)
 class PluginsConfig:
     """Which plugins. `plugins = [...]` in a config file is short for `files`."""
 
@@ -236,4 +245,5 @@ class RunConfig:
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     profiling: ProfilingConfig = ProfilingConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     trackers: tuple[str, ...] = ()  # ids; metrics.jsonl is written in any case

@@ -32,6 +32,7 @@ from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken
 from tunix_core.run.policies import open_model
+from tunix_core.run.sandboxes import make_sandboxes
 from tunix_core.run.saved_groups import decode_groups, encode_groups
 from tunix_core.run.stall import StallWatch
 from tunix_core.run.trackers import Trackers
@@ -101,6 +102,7 @@ class Training:
         policy = open_model(config.model, hub, config.model_options, mesh=self.meshes.loading)
         self.algorithms = algorithms(config, hub)
         self.adapters, reference = adapters_of(config, policy.model), reference_of(config, hub, self.meshes)
+        self.sandboxes = make_sandboxes(config.sandbox, benches, hub)
         self.learner: Any = Trainer(
             policy.model,
             policy.params,
@@ -164,7 +166,9 @@ class Training:
         made = {"deterministic": exact, "training": True, "mesh": self.meshes.engine}
         self.engine = open_engine(config.engine, self.policy, self.store, self.hub, **made)
         stack.push_async_callback(self.engine.aclose)
-        rooms = (self.hub, self.engine, self.policy, self.run_dir.path)
+        if self.sandboxes is not None:
+            stack.push_async_callback(self.sandboxes.aclose)
+        rooms = (self.hub, self.engine, self.policy, self.run_dir.path, self.sandboxes)
         self.suites = {name: connect(bench, *rooms) for name, bench in self.benches.items()}
         for suite in self.suites.values():
             stack.push_async_callback(suite.opener.aclose)
@@ -177,6 +181,8 @@ class Training:
         stack.callback(self.trackers.close)
         self.progress = Progress(config.steps, done=self.learner.version, waiting=self.scheduler.waiting_for)
         await self._say_memory()
+        if self.sandboxes is not None:
+            self.progress.say(await self.sandboxes.start())
         memory, *_ = await asyncio.gather(
             self.held_out.open(stack), self.engine.start(), self._in_trainer(self.learner.warm_up)
         )
@@ -320,6 +326,7 @@ class Training:
             "scheduler": self.scheduler.statistics(),
             "queue": self.queue.statistics(),
             "engine": self.engine.statistics(),
+            "sandboxes": self.sandboxes.statistics() if self.sandboxes else {},
             **{f"environments of {name}": suite.opener.statistics() for name, suite in self.suites.items()},
         }
 
