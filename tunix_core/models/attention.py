@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -18,10 +19,13 @@ MASKED = -1e30  # finite, so that a row with nothing to attend to gives numbers,
 
 
 class View(NamedTuple):
-    """How a layer sees the tokens: their rotation, and what is added to the scores, float32 [S, T, L]."""
+    """How a layer sees the tokens: their rotation, and what attends, given queries, keys, values and their scale.
+
+    Keys and values are the cache's, or without one the layer's own, [S, T, kv_heads, D].
+    """
 
     rotation: Rotation
-    bias: Array
+    attend: Callable[[Array, Array, Array, float], Array]
 
 
 class Attention(nnx.Module):
@@ -45,13 +49,9 @@ class Attention(nnx.Module):
         """x [S, T, width] -> [S, T, width], and the keys and values attended to."""
         q, k, v = self._heads(x)
         q, k = rotate(q, view.rotation), rotate(k, view.rotation)
-        seen = (
-            {"k": k.transpose(0, 2, 3, 1), "v": v.transpose(0, 2, 1, 3)}
-            if cache is None
-            else write(cache, k, v, positions)
-        )
+        seen = {"k": k, "v": v} if cache is None else write(cache, k, v, positions)
         c = self.config
-        out = attend(q, seen["k"], seen["v"], view.bias, c.query_scale or c.head_dim**-0.5)
+        out = view.attend(q, seen["k"], seen["v"], c.query_scale or c.head_dim**-0.5)
         return dense(out.reshape(*x.shape[:2], c.heads * c.head_dim), self.o), seen
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:

@@ -7,6 +7,7 @@ sets families apart is in `DecoderConfig`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,15 +15,19 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tunix_core.models.attention import Attention, LayerCache, View, bias_of
+from tunix_core.contracts import Remat
+from tunix_core.models.attention import Attention, LayerCache, View, attend, bias_of
 from tunix_core.models.config import DecoderConfig
 from tunix_core.models.layers import Draw, Norm, dense, matmul, normal, weight, zeros
 from tunix_core.models.rotary import rotary
+from tunix_core.models.tiles import attend_tiles, make_tiles
 
 Array = jax.Array
 Params = dict[str, Any]
 Cache = dict[str, LayerCache]
+Attend = Callable[[Array, Array, Array, float], Array]
 ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
+KEPT = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "layers": None}
 
 
 class Gated(nnx.Module):
@@ -69,32 +74,37 @@ class Decoder(nnx.Module):
             self.head = weight(draw, config, config.width, config.vocab_size)
 
     def __call__(
-        self, tokens: Array, positions: Array, mask: Array, distance: Array, cache: Cache | None = None
+        self,
+        tokens: Array,
+        positions: Array,
+        attending: Callable[[int | None], Attend],
+        cache: Cache | None = None,
+        remat: Remat = "none",
     ) -> tuple[Array, Cache]:
-        """The hidden states [S, T, width], and the keys and values attended to.
+        """The hidden states [S, T, width], and the cache, written to.
 
         Args:
             tokens, positions: int32 [S, T].
-            mask: bool [S, T, L], what each token may attend to.
-            distance: int32 [S, T, L], how many positions back that is.
+            attending: what attends in a layer that sees no further back than so many positions.
+            remat: what backward computes again; only without a cache.
         """
         c = self.config
         local = frozenset(map(str, c.local_layers))
-        views = {False: View(rotary(positions, c.head_dim, c.rope_theta, c.rope_scaling), bias_of(mask))}
+        views = {False: View(rotary(positions, c.head_dim, c.rope_theta, c.rope_scaling), attending(None))}
         if local:
-            views[True] = self._local_view(views[False], positions, mask, distance)
+            near = rotary(positions, c.head_dim, c.local_rope_theta) if c.local_rope_theta else views[False].rotation
+            views[True] = View(near, attending(c.local_window))
         x = self.embedding[...][tokens]
         if c.embedding_scale != 1.0:
             x = x * jnp.asarray(c.embedding_scale, x.dtype)
         seen: Cache = {}
         for name in map(str, range(c.layers)):  # merging leaves the dict in order of its names, "10" before "2"
-            x, seen[name] = self.layers[name](x, views[name in local], positions, cache[name] if cache else None)
+            layer = partial(self.layers[name], view=views[name in local], positions=positions)
+            if cache is None:
+                x = _rematerialised(lambda x, layer=layer: layer(x, cache=None)[0], remat)(x)
+            else:
+                x, seen[name] = layer(x, cache=cache[name])
         return self.norm(x), seen
-
-    def _local_view(self, whole: View, positions: Array, mask: Array, distance: Array) -> View:
-        c = self.config
-        rotation = rotary(positions, c.head_dim, c.local_rope_theta) if c.local_rope_theta else whole.rotation
-        return View(rotation, bias_of(mask & (distance < (c.local_window or 0))))
 
     def logits(self, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""
@@ -120,11 +130,17 @@ class DecoderModel:
         """Random weights, a function of the seed alone."""
         return nnx.to_pure_dict(nnx.state(Decoder(self.config, normal(seed))))
 
-    def forward(self, params: Params, tokens: Array, positions: Array, segment_ids: Array) -> Array:
-        """[R, T] int32 each -> hidden [R, T, width]. A token attends to itself and earlier tokens of its segment."""
-        order = jnp.arange(tokens.shape[1])
-        mask = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (order[:, None] >= order[None, :])
-        return self._decoder(params)(tokens, positions, mask, order[:, None] - order[None, :])[0]
+    def forward(
+        self, params: Params, tokens: Array, positions: Array, seen_until: Array, remat: Remat = "none"
+    ) -> Array:
+        """[R, T] int32 each -> hidden [R, T, width]. The token of column i attends to those of columns
+        j <= i with seen_until[j] > i."""
+        tiles = make_tiles(positions, seen_until)
+
+        def attending(window: int | None) -> Attend:
+            return lambda q, k, v, scale: attend_tiles(q, k, v, tiles._replace(window=window), scale)
+
+        return self._decoder(params)(tokens, positions, attending, remat=remat)[0]
 
     def init_cache(self, slots: int, length: int) -> Cache:
         """Zeros for `slots` conversations of up to `length` tokens; every leaf's leading axis is S."""
@@ -138,9 +154,13 @@ class DecoderModel:
         Writes keys and values at `positions` of each slot, then attends to cache positions <= its own.
         A position >= L writes nothing; what is computed for it has no meaning, and is finite.
         """
-        places = jnp.arange(cache["0"]["k"].shape[-1])
-        here = positions[:, :, None]
-        return self._decoder(params)(tokens, positions, places <= here, here - places, cache)
+        back = positions[:, :, None] - jnp.arange(cache["0"]["k"].shape[-1])
+
+        def attending(window: int | None) -> Attend:
+            bias = bias_of((back >= 0) if window is None else (back >= 0) & (back < window))
+            return lambda q, k, v, scale: attend(q, k, v, bias, scale)
+
+        return self._decoder(params)(tokens, positions, attending, cache)
 
     def logits(self, params: Params, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""
@@ -148,3 +168,7 @@ class DecoderModel:
 
     def _decoder(self, params: Params) -> Decoder:
         return nnx.merge(self._graph, params)
+
+
+def _rematerialised(layer: Callable[[Array], Array], remat: Remat) -> Callable[[Array], Array]:
+    return layer if remat == "none" else jax.checkpoint(layer, policy=KEPT[remat])

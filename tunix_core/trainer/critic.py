@@ -34,14 +34,14 @@ class CriticLearner:
             config = replace(config, learning_rate=critic.learning_rate)
         schedule = make_schedule(config, steps)
         optimizer = make_optimizer(config, schedule)
-        where = (batch[name] for name in ("tokens", "positions", "segment_ids"))
+        where = (batch[name] for name in ("tokens", "positions", "seen_until"))
         width = jax.eval_shape(model.forward, params, *where).shape[-1]
         first = {"trunk": params, "head": jnp.zeros(width, jnp.float32), "bias": jnp.zeros((), jnp.float32)}
         self.state: State = first, jax.jit(optimizer.init)(first), jnp.zeros((), jnp.int32)
-        self._values = jax.jit(partial(token_values, model))
+        self._values = jax.jit(partial(token_values, model, remat=config.remat))
 
         def terms(params: Params, batch: Arrays) -> LossTerms:
-            return critic.loss(token_values(model, params, batch), batch)
+            return critic.loss(token_values(model, params, batch, config.remat), batch)
 
         zeros, self._add = accumulation(terms)
         self._sums: Sums = zeros(first, batch)

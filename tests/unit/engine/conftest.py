@@ -47,7 +47,7 @@ class Counter:
     def init(self, seed: int) -> Any:
         return {"step": jnp.int32(1), "flat": jnp.float32(0)}
 
-    def forward(self, params: Any, tokens: Any, positions: Any, segment_ids: Any) -> Any:
+    def forward(self, params: Any, tokens: Any, positions: Any, seen_until: Any, remat: Any = "none") -> Any:
         raise NotImplementedError
 
     def init_cache(self, slots: int, length: int) -> Any:
@@ -114,7 +114,7 @@ class Kit:
         params, positions = self.decoder.init(0), np.arange(64)[None]
 
         def whole(tokens: Any) -> Any:
-            hidden = self.decoder.forward(params, tokens, positions, jnp.ones_like(tokens))
+            hidden = self.decoder.forward(params, tokens, positions, jnp.full_like(tokens, 64))
             return self.decoder.logits(params, hidden)
 
         return jax.jit(whole)
