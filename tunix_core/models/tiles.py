@@ -16,7 +16,7 @@ from tunix_core.models.attention import attend, bias_of
 
 Array = jax.Array
 TILE = 64  # tokens: fewer make products too small for the machine, more see too much that they may not
-LOTS = 8  # into which a row's tiles are sorted
+LOTS = 4  # into which a row's tiles are sorted
 
 
 class Tiles(NamedTuple):

@@ -16,7 +16,7 @@ from jax.extend.core import Literal
 from tunix_core.contracts import Model, Params, Remat
 
 Array = jax.Array
-AT_ONCE = 512  # tokens whose logits exist at one time
+AT_ONCE = 256  # tokens whose logits exist at one time
 
 
 def token_logprobs(
@@ -40,10 +40,10 @@ def token_logprobs(
     head = _Head(model, params, states, entropy_slope)
     asked = (_in_lots(a, each) for a in (states, _along(batch["tokens"], order), _along(batch["temperature"], order)))
     lots = -(-jnp.max(counts) // each)
-    found: Any = _scores(head, head.read(params), head.rest(params), *asked, lots)
+    logp, entropy, _ = _scores(head, head.read(params), head.rest(params), *asked, lots)
     place = jnp.argsort(order, axis=1)
     trained = batch["mask"] > 0
-    logp, entropy = (jnp.moveaxis(a, 0, 1).reshape(len(order), -1) for a in found)
+    logp, entropy = (jnp.moveaxis(a, 0, 1).reshape(len(order), -1) for a in (logp, entropy))
     return jnp.where(trained, _along(logp, place), 0.0), jnp.where(trained, _along(entropy, place), 0.0)
 
 
@@ -79,33 +79,35 @@ class _Head:
 
 def _score(
     head: _Head, read: list[Array], rest: list[Array], states: Array, targets: Array, temperature: Array, lots: Array
-) -> tuple[Array, Array]:
-    """states [K, R, E, D], targets and temperature [K, R, E] -> log-probability and entropy [K, R, E]; only the
-    first `lots` of K are computed."""
+) -> tuple[Array, Array, Array]:
+    """states [K, R, E, D], targets and temperature [K, R, E] -> log-probability, entropy, and the logarithm of the
+    sum of exp(logits), [K, R, E] each; only the first `lots` of K are computed."""
 
-    def add(at: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+    def add(at: Array, found: tuple[Array, ...]) -> tuple[Array, ...]:
         logits = head.logits(read, rest, states[at]) / temperature[at][..., None]
-        logp = jax.nn.log_softmax(logits, axis=-1)
-        chosen = jnp.take_along_axis(logp, targets[at][..., None], axis=-1)[..., 0]
-        return found[0].at[at].set(chosen), found[1].at[at].set(-jnp.sum(jnp.exp(logp) * logp, axis=-1))
+        total = jax.nn.logsumexp(logits, axis=-1)
+        chosen = jnp.take_along_axis(logits, targets[at][..., None], axis=-1)[..., 0] - total
+        logp = logits - total[..., None]
+        entropy = -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+        return tuple(a.at[at].set(b) for a, b in zip(found, (chosen, entropy, total), strict=True))
 
     nothing = jnp.zeros(targets.shape, jnp.float32)
-    return jax.lax.fori_loop(0, lots, add, (nothing, nothing))
+    return jax.lax.fori_loop(0, lots, add, (nothing, nothing, nothing))
 
 
-def _forward(head: _Head, *given: Any) -> tuple[tuple[Array, Array], Any]:
+def _forward(head: _Head, *given: Any) -> tuple[tuple[Array, Array, Array], Any]:
     found = _score(head, *given)
-    return found, (given, found[1])
+    return found, (given, *found[1:])
 
 
-def _backward(head: _Head, kept: Any, slopes: tuple[Array, Array]) -> tuple[Any, ...]:
+def _backward(head: _Head, kept: Any, slopes: tuple[Array, Array, Array]) -> tuple[Any, ...]:
     """d logp / d logits = onehot − p, d entropy / d logits = −p (log p + entropy), both over the temperature."""
-    (read, rest, states, targets, temperature, lots), entropy = kept
+    (read, rest, states, targets, temperature, lots), entropy, total = kept
 
     def add(at: Array, found: tuple[Any, Array]) -> tuple[Any, Array]:
         heat = temperature[at][..., None]
         logits, back = jax.vjp(lambda read, x: head.logits(read, rest, x), read, states[at])
-        logp = jax.nn.log_softmax(logits / heat, axis=-1)
+        logp = logits / heat - total[at][..., None]
         chosen = jnp.arange(logits.shape[-1]) == targets[at][..., None]
         slope = slopes[0][at][..., None] * (chosen - jnp.exp(logp))
         if head.entropy_slope:
