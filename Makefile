@@ -3,17 +3,17 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
-PACKAGES := plugins/algorithms plugins/models plugins/rewards env_packages/games env_packages/math
+PACKAGES := plugins/algorithms plugins/engines plugins/models plugins/rewards plugins/curricula env_packages/games env_packages/math
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 
-.PHONY: setup quickstart test test-all check docs clean
+.PHONY: setup quickstart test test-all check docs bench-pipeline clean
 
 setup: $(VENV)/.done
 
 $(VENV)/.done: constraints.txt $(PROJECTS)
 	test -x "$(BIN)/python" || $(PYTHON) -m venv $(VENV)
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e '.[train,test]' $(PACKAGES:%=-e %)
+		-e '.[train,test,report]' $(PACKAGES:%=-e %)
 	touch $@
 
 quickstart: setup
@@ -27,6 +27,10 @@ test-all: setup
 
 check: setup
 	"$(BIN)/ruff" check . && "$(BIN)/ruff" format --check . && "$(BIN)/pyright"
+
+# One scenario: make bench-pipeline ONLY="--only mix"; a first look: ONLY=--quick
+bench-pipeline: setup
+	"$(BIN)/python" benchmarks/pipeline.py $(ONLY)
 
 docs: setup
 	"$(BIN)/python" docs/generate.py

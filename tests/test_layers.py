@@ -36,6 +36,7 @@ JAX_ROOMS = ("engine", "models", "algorithms", "trainer", "weights", "testing/al
 HEAVY = ("tunix_core.engine", "tunix_core.models", "tunix_core.trainer")
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 PUBLIC = {"", "envs", "tools", "rewards", "sandboxes", "models", "algorithms"}
+PLUGIN_MODULES = ("tunix_env_", "tunix_algorithms", "tunix_models", "tunix_rewards", "tunix_curricula")
 PACKAGES = sorted(p.parent for p in ROOT.glob("plugins/*/pyproject.toml")) + sorted(
     p.parent for p in ROOT.glob("env_packages/*/pyproject.toml")
 )
@@ -98,7 +99,16 @@ def test_a_module_of_the_core_imports_only_what_its_room_may(path: Path) -> None
             assert parts[1] in allowed(room), f"{path}: room {room!r} may not import {name}"
         if parts[0] == "tunix_core" and len(parts) > 1 and room == "__init__":
             assert parts[1] in LAYER_0 | {"hookspecs"}
-        assert not parts[0].startswith(("tunix_env_", "tunix_algorithms", "tunix_models", "tunix_rewards")), path
+        assert not parts[0].startswith(
+            (
+                "tunix_env_",
+                "tunix_algorithms",
+                "tunix_curricula",
+                "tunix_engines",
+                "tunix_models",
+                "tunix_rewards",
+            )
+        ), path
 
 
 @pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))

@@ -21,9 +21,7 @@ TunixError
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from tunix_core.types import Failure
@@ -151,8 +149,7 @@ class Stalled(RunEnded):
     """Nothing moved for `stall_timeout_s`; the message lists every room's state."""
 
 
-@contextmanager
-def boundary(where: str, error: type[EpisodeError]) -> Iterator[None]:
+class boundary:
     """Attributes whatever is raised inside to `where`, as an `error`.
 
     A TimeoutError becomes kind "<family>_timeout" ("env_timeout"). What is an EpisodeError already
@@ -161,18 +158,26 @@ def boundary(where: str, error: type[EpisodeError]) -> Iterator[None]:
     Raises:
         EpisodeError: with `where` in `boundary` for `failure_of`.
     """
-    try:
-        yield
-    except (EngineError, RunEnded, asyncio.CancelledError):
-        raise
-    except EpisodeError as caught:
-        caught.where = caught.where or where  # the innermost boundary is the true one
-        raise
-    except TimeoutError as caught:
-        family = error.kind.split("_")[0]
-        raise _attributed(error(str(caught) or "timed out", kind=f"{family}_timeout"), where) from caught
-    except Exception as caught:
-        raise _attributed(error(f"{type(caught).__name__}: {caught}"), where) from caught
+
+    __slots__ = ("_error", "_where")
+
+    def __init__(self, where: str, error: type[EpisodeError]) -> None:
+        self._where, self._error = where, error
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, caught: BaseException | None, trace: object) -> None:
+        if not isinstance(caught, Exception) or isinstance(caught, EngineError | RunEnded):
+            return
+        if isinstance(caught, EpisodeError):
+            caught.where = caught.where or self._where  # the innermost boundary is the true one
+            return
+        if isinstance(caught, TimeoutError):
+            family = self._error.kind.split("_")[0]
+            raise _attributed(
+                self._error(str(caught) or "timed out", kind=f"{family}_timeout"), self._where
+            ) from caught
+        raise _attributed(self._error(f"{type(caught).__name__}: {caught}"), self._where) from caught
 
 
 def _attributed(error: EpisodeError, where: str) -> EpisodeError:

@@ -90,12 +90,17 @@ class AlgorithmSpec(_Spec):
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec(_Spec):
-    """A model: the target is `(**options) -> contracts.Policy`."""
+    """A model: the target is `(**options) -> contracts.Policy`. One that names `mesh` (a jax Mesh or None) is given
+    it, and lays its weights there; that of another is laid once it is made."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec(_Spec):
-    """An engine: the target is `(policy, weights, **options) -> contracts.Engine`."""
+    """An engine: the target is `(policy, weights, **options) -> contracts.Engine`.
+
+    Besides its options, it is given those of these that it names: `config` (config.EngineConfig), `deterministic` and
+    `mesh` (a jax Mesh, or None).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ class SandboxSpec(_Spec):
 
 @dataclass(frozen=True, slots=True)
 class CurriculumSpec(_Spec):
-    """A curriculum: the target is `(**options) -> contracts.Curriculum`."""
+    """A curriculum: the target is `(source, *, seed, **options) -> contracts.Curriculum`, for one suite's tasks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from tunix_core.profiling import note, span
 from tunix_core.types import Group, Trajectory, within_bound
 
 DEFAULT_MIN_GROUP = 2
 Accepts = Callable[[Group], bool]
 OnStale = Callable[[Group], None]
+Barrier = Callable[[Sequence[Group]], str]
 
 
 class TrajectoryQueue:
@@ -29,6 +31,7 @@ class TrajectoryQueue:
         max_staleness: versions a trained token may be behind, at least 0.
         min_group: survivors with which a group still trains after some were dropped, by suite; 2 where
             not given.
+        waiting: groups that wait from the start, in order.
         clock: seconds.
     """
 
@@ -38,21 +41,24 @@ class TrajectoryQueue:
         max_staleness: int,
         *,
         min_group: Mapping[str, int] | None = None,
+        waiting: Sequence[Group] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if capacity < 1 or max_staleness < 0:
             raise ValueError(f"capacity {capacity} must be at least 1, max_staleness {max_staleness} at least 0")
         self._capacity, self._max_staleness = capacity, max_staleness
         self._min_group, self._clock = min_group or {}, clock
-        self._entries: list[tuple[Group, float]] = []  # and when each came; in the order they came
+        self._entries = [(group, clock()) for group in waiting]  # and when each came; in the order they came
+        self._oldest = {id(group): _oldest(group) for group in waiting}  # their oldest tokens' versions
         self._changed = asyncio.Event()
-        self._put = self._taken = self._dropped = self._returned = 0
+        self._put, self._taken, self._dropped, self._returned = len(waiting), 0, 0, 0
 
     async def put(self, group: Group) -> None:
         """Adds a group; waits while its suite is full."""
-        while self._size(group.suite) >= self._capacity:
+        while self.waiting_of(group.suite) >= self._capacity:
             await self._changed.wait()
         self._entries.append((group, self._clock()))
+        self._oldest[id(group)] = _oldest(group)
         self._put += 1
         self.look_again()
 
@@ -76,10 +82,20 @@ class TrajectoryQueue:
         self._dropped += len(found.trajectories) - len(fresh.trajectories)
         return fresh
 
-    async def get(self, accepts: Accepts, version: int, on_stale: OnStale) -> Group:
-        """`take`, waiting until there is one. Bound the wait with `asyncio.timeout`."""
+    async def get(
+        self,
+        accepts: Accepts,
+        version: int,
+        on_stale: OnStale,
+        barrier: Barrier = lambda waiting: "wait.groups",
+    ) -> Group:
+        """`take`, waiting until there is one. Bound the wait with `asyncio.timeout`.
+
+        `barrier` names the span of a wait, given the groups that were not accepted.
+        """
         while (group := self.take(accepts, version, on_stale)) is None:
-            await self._changed.wait()
+            with span(barrier(self.waiting())):
+                await self._changed.wait()
         return group
 
     def look_again(self) -> None:
@@ -90,6 +106,10 @@ class TrajectoryQueue:
     def waiting(self) -> tuple[Group, ...]:
         """All groups that wait, in the order they came."""
         return tuple(group for group, _ in self._entries)
+
+    def waiting_of(self, suite: str) -> int:
+        """How many groups of a suite wait."""
+        return sum(group.suite == suite for group, _ in self._entries)
 
     def statistics(self) -> Mapping[str, float]:
         """Sizes ("size", "size/SUITE"), the oldest wait in seconds, and what was put, taken, dropped, returned.
@@ -107,15 +127,18 @@ class TrajectoryQueue:
             "returned_groups": self._returned,
         }
 
-    def _size(self, suite: str) -> int:
-        return sum(group.suite == suite for group, _ in self._entries)
-
     def _remove(self, group: Group) -> None:
+        came = next(since for entry, since in self._entries if entry is group)
+        note("queue", self._clock() - came, suite=group.suite, group=group.index)
         self._entries = [entry for entry in self._entries if entry[0] is not group]
+        del self._oldest[id(group)]
         self.look_again()
 
     def _within_bound(self, group: Group, version: int) -> Group | None:
         """The group without what is too stale, or None when that leaves too little."""
+        oldest = self._oldest[id(group)]
+        if oldest is None or within_bound(oldest, version, self._max_staleness):
+            return group
         kept = tuple(t for t in group.trajectories if self._is_fresh(t, version))
         if len(kept) == len(group.trajectories):
             return group
@@ -126,3 +149,8 @@ class TrajectoryQueue:
     def _is_fresh(self, trajectory: Trajectory, version: int) -> bool:
         oldest = trajectory.oldest_version
         return oldest is None or within_bound(oldest, version, self._max_staleness)
+
+
+def _oldest(group: Group) -> int | None:
+    versions = [oldest for t in group.trajectories if (oldest := t.oldest_version) is not None]
+    return min(versions, default=None)

@@ -288,7 +288,8 @@ class Trajectory:
     @property
     def usable(self) -> bool:
         """True when this may be trained on: it has a score and at least one sampled token."""
-        return self.score is not None and self.score.value is not None and self.sampled_tokens > 0
+        scored = self.score is not None and self.score.value is not None
+        return scored and any(span.sampled and len(span.tokens) for span in self.spans)
 
     @property
     def sampled_tokens(self) -> int:

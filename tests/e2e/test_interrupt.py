@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -64,6 +66,23 @@ def goes_on(run_dir: Path) -> None:
     )
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert steps(run_dir) == list(range(target))
+    nothing_was_lost(run_dir, target)
+
+
+def newest(run_dir: Path) -> dict[str, Any]:
+    """What the newest checkpoint holds besides parameters."""
+    step = int((run_dir / "checkpoints" / "LATEST").read_text())
+    return json.loads((run_dir / "checkpoints" / f"step-{step:08d}" / "extra.json").read_text())
+
+
+def nothing_was_lost(run_dir: Path, target: int) -> None:
+    """Every ticket was consumed once, or waits; the clock of the metrics went on."""
+    extra = newest(run_dir)
+    cursor = extra["tasks"]["trouble/env"]
+    assert extra["consumed"] == {"trouble/env": 4 * target}
+    assert cursor["next"] - len(cursor["unconsumed"]) == 4 * target
+    times = [json.loads(line)["time_s"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert times == sorted(times)
 
 
 def test_ctrl_c_once_ends_cleanly_and_says_how_to_go_on(run_dir):
@@ -90,4 +109,7 @@ def test_a_killed_run_resumes(run_dir):
     process = start(run_dir)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
+    finished = {f"trouble/env#{group['index']}.0.0" for group in newest(run_dir)["groups"]}
     goes_on(run_dir)
+    ran = Counter(json.loads(line)["id"] for line in (run_dir / "trajectories.jsonl").read_text().splitlines())
+    assert {name: ran[name] for name in finished} == dict.fromkeys(finished, 1), "what was finished isn't run again"

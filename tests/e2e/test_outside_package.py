@@ -22,6 +22,7 @@ OUTSIDE = Path(__file__).parent / "outside"
 OURS = {
     "tunix_core": ROOT,
     "tunix_algorithms": ROOT / "plugins/algorithms",
+    "tunix_engines": ROOT / "plugins/engines",
     "tunix_models": ROOT / "plugins/models",
     "tunix_rewards": ROOT / "plugins/rewards",
     "tunix_env_games": ROOT / "env_packages/games",

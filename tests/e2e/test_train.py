@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from tunix_core.errors import CheckpointError, NoSignal, TooManyFailures, UsageError
+from tunix_core.profiling import read_spans
+from tunix_core.run.barriers import by_kind, shares
 
 
 def rows(run_dir):
@@ -27,12 +29,22 @@ def same(left, right):
     return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
+def assert_the_stored_spans_say_what_the_metrics_say(run_dir):
+    spans = by_kind(read_spans(run_dir / "spans"))
+    for row in rows(run_dir):
+        until_ns = int(row["until_s"] * 1e9)
+        found = shares(spans, until_ns - int(row["window_s"] * 1e9), until_ns)
+        assert found == pytest.approx({name: row[name] for name in found}, rel=0.01, abs=0.001)
+        assert 0 <= row["busy/engine"] <= 1 and 0 < row["busy/trainer"] <= 1  # the last steps have all they need
+
+
 def test_a_run_leaves_everything_in_its_directory(launch):
     result = launch(steps=3, rest="[eval]\nn = 5\n")
     found = {path.name for path in result.run_dir.iterdir()}
     assert {"config.toml", "lock.json", "metrics.jsonl", "trajectories.jsonl", "checkpoints", "summary.json"} <= found
     assert [row["step"] for row in rows(result.run_dir)] == [0, 1, 2]
     assert rows(result.run_dir)[-1]["agreement_max"] < 1e-4
+    assert_the_stored_spans_say_what_the_metrics_say(result.run_dir)
     episode = json.loads((result.run_dir / "trajectories.jsonl").read_text().splitlines()[0])
     assert episode["messages"][0]["text"].startswith("say") and episode["score"] is not None
     assert set(result.summary["suites"]) == {"trouble/env"}

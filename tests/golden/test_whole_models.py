@@ -80,7 +80,7 @@ def continued(policy: Policy, step: Callable[..., Any], ids: list[int], count: i
     row = np.zeros((1, CHUNK), np.int32)
     row[0, : len(ids)] = ids
     places = np.where(np.arange(CHUNK) < len(ids), np.arange(CHUNK), 2 * CHUNK + count).astype(np.int32)[None]
-    token, cache = step(policy.params, row, places, policy.model.init_cache(1, CHUNK + count), len(ids) - 1)
+    token, cache = step(policy.params, row, places, (policy.model.init_cache(1, CHUNK + count),), len(ids) - 1)
     said = [int(token)]
     for position in range(len(ids), len(ids) + count - 1):
         here = np.full((1, 1), position, np.int32)

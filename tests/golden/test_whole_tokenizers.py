@@ -17,6 +17,7 @@ import pytest
 from tunix_core.contracts import Completion
 from tunix_core.models import FastTokenizer
 from tunix_core.models.cache import fetched, is_fetched
+from tunix_core.models.gguf_header import read_header
 from tunix_core.models.gguf_tokenizer import special_text, tokenizer_from_gguf
 from tunix_core.models.template import TemplateChat
 from tunix_core.rollout import Conversation
@@ -34,10 +35,8 @@ pytestmark = pytest.mark.slow
 def fields_of(name: str) -> Mapping[str, Any]:
     if not is_fetched(name):
         pytest.skip(f"the model {name} isn't fetched; run: tunix model fetch {name}")
-    import gguf
-
     (file,) = fetched(name).glob("*.gguf")
-    return {key: field.contents() for key, field in gguf.GGUFReader(file).fields.items()}
+    return read_header(file).fields
 
 
 @pytest.mark.parametrize(("name", "reference"), [("smollm2-135m", "smollm2"), ("gemma3-270m", "gemma3")])

@@ -38,6 +38,7 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu"}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu"}
@@ -46,6 +47,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "llama": {**BASE, **LLAMA, "rope_theta": 10000.0, "num_hidden_layers": 11},  # names sort "10" before "2"
     "llama3-rope": {**BASE, **LLAMA, "rope_theta": 500000.0, "rope_scaling": LLAMA3_ROPE, "tie_word_embeddings": True},
     "qwen2": {**BASE, **QWEN2, "rope_theta": 1000000.0},
+    "qwen2-yarn": {**BASE, **QWEN2, "rope_theta": 10000.0, "rope_scaling": YARN},
     "qwen3": {**BASE, **QWEN3, "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}},
     "gemma3": {
         **BASE,

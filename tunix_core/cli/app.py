@@ -14,7 +14,7 @@ from tunix_core import __version__
 from tunix_core.cli.hub import hub_group, plugins_command
 from tunix_core.cli.models import model_group
 from tunix_core.cli.options import PluginArguments, plugin_option
-from tunix_core.cli.runs import eval_command, export_command, train_command
+from tunix_core.cli.runs import eval_command, export_command, trace_command, train_command
 from tunix_core.errors import RunEnded, TunixError, UsageError
 
 INTERRUPTED = 130
@@ -25,6 +25,7 @@ OURS = {
     "train": train_command,
     "eval": eval_command,
     "export": export_command,
+    "trace": trace_command,
     "model": model_group,
 }
 

@@ -1,4 +1,4 @@
-"""`tunix train`, `tunix eval` and `tunix export`: parse, call `run`, print."""
+"""`tunix train`, `tunix eval`, `tunix export` and `tunix trace`: parse, call `run`, print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from tunix_core.cli.options import PluginArguments, chosen_plugins, json_option, plugin_option
 from tunix_core.cli.output import print_json, print_table, text
 from tunix_core.config import PluginsConfig, RewardConfig, load_config, parse_value
-from tunix_core.errors import UsageError
+from tunix_core.errors import UnknownIdError, UsageError
 from tunix_core.plugins import Hub
 
 
@@ -98,6 +98,18 @@ def export_command(ctx: click.Context, run_dir: str, target: str, plugins: tuple
     click.echo(run.export(run_dir, target, hub=chosen_plugins(ctx, plugins).load_hub()))
 
 
+@click.command("trace")
+@click.argument("run_dir", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: RUN/trace.perfetto-trace.")
+def trace_command(run_dir: Path, output: Path | None) -> None:
+    """Writes where the time of RUN went as a file for https://ui.perfetto.dev."""
+    from tunix_core.reporting import write_trace
+
+    target = output or run_dir / "trace.perfetto-trace"
+    slices = write_trace(run_dir, target)
+    click.echo(f"{target}: {slices} slices. Open it at https://ui.perfetto.dev")
+
+
 def _merge(config: PluginsConfig, chosen: PluginArguments, strict: bool) -> PluginsConfig:
     return replace(
         config,
@@ -115,8 +127,13 @@ def _load_for_run(plugins: PluginsConfig) -> Hub:
 
 def _whole(hub: Hub, model: str) -> str:
     """A model's bare name as its whole id; a path stays as it is."""
-    is_path = "/" in model or Path(model.partition("@")[0]).exists()
-    return model if is_path else hub.resolve("models", model).id
+    if "/" in model or Path(model.partition("@")[0]).exists():
+        return model
+    try:
+        return hub.resolve("models", model).id
+    except UnknownIdError as error:
+        others = "a run's directory, a model's, or a .gguf file; `tunix model list` shows what can be fetched"
+        raise UnknownIdError(f"{error}. No such path is there either: {others}") from error
 
 
 def _pairs(options: Sequence[str]) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from tunix_core.config.loader import load_config, parse_value
 from tunix_core.config.tree import (
     CheckpointConfig,
     CreditConfig,
+    CurriculumConfig,
     EngineConfig,
     EvalConfig,
     PluginsConfig,
+    ProfilingConfig,
     RewardConfig,
     RunConfig,
     SchedulerConfig,
@@ -23,9 +25,11 @@ from tunix_core.config.tree import (
 __all__ = [
     "CheckpointConfig",
     "CreditConfig",
+    "CurriculumConfig",
     "EngineConfig",
     "EvalConfig",
     "PluginsConfig",
+    "ProfilingConfig",
     "RewardConfig",
     "RunConfig",
     "SchedulerConfig",

@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from tunix_core.config.lines import Path
-from tunix_core.config.tree import RewardConfig, RunConfig
+from tunix_core.config.tree import CurriculumConfig, RewardConfig, RunConfig
 from tunix_core.errors import did_you_mean
 
 Fail = Callable[[Path, str], NoReturn]
@@ -28,7 +28,7 @@ def build(cls: type, table: Any, path: Path, fail: Fail) -> Any:
         path: where the table stands, from the root.
         fail: raises the error, given the path of the culprit and what is wrong with it.
     """
-    if cls is RewardConfig and isinstance(table, str):
+    if cls in (RewardConfig, CurriculumConfig) and isinstance(table, str):
         table = {"id": table}
     if not isinstance(table, Mapping):
         fail(path, f"{_dotted(path)} must be a table, and is {_shown(table)}")

@@ -30,9 +30,18 @@ _AT_LEAST_ONE = (
     "engine.queue_size",
     "checkpoint.every_steps",
     "checkpoint.keep",
+    "eval.slots",
 )
-_NOT_NEGATIVE = ("steps", "trainer.learning_rate", "trainer.warmup_steps", "scheduler.max_staleness", "eval.n")
-_ABOVE_ZERO = ("trainer.max_grad_norm", "scheduler.stall_timeout_s")
+_NOT_NEGATIVE = (
+    "steps",
+    "trainer.learning_rate",
+    "trainer.warmup_steps",
+    "scheduler.max_staleness",
+    "scheduler.max_debt_steps",
+    "eval.n",
+    "eval.every_steps",
+)
+_ABOVE_ZERO = ("trainer.max_grad_norm", "scheduler.stall_timeout_s", "scheduler.suite_patience_s")
 
 
 def problems(config: RunConfig) -> Iterator[Problem]:
@@ -46,6 +55,8 @@ def problems(config: RunConfig) -> Iterator[Problem]:
             f"trainer.row_tokens ({config.trainer.row_tokens}) must be at least engine.max_context "
             f"({config.engine.max_context}), or the longest conversations could not be trained on",
         )
+    if config.eval.every_steps and not config.eval.n:
+        yield ("eval", "every_steps"), "eval.every_steps needs eval.n, the held-out tasks of each suite; set it too"
     if not config.suites:
         yield (), 'a run needs at least one suite; add [[suite]] with env = "namespace/name"'
     names = Counter(suite.name for suite in config.suites)
@@ -54,6 +65,12 @@ def problems(config: RunConfig) -> Iterator[Problem]:
         if names[suite.name] > 1:
             yield (*at, "name"), f"{names[suite.name]} suites are named {suite.name!r}; give each a `name` of its own"
         yield from (((*at, *path), f"suite {suite.name!r}: {text}") for path, text in _suite_problems(suite))
+        if suite.oversample and config.scheduler.mode == "on_policy":
+            yield (
+                (*at, "oversample"),
+                f"suite {suite.name!r}: oversample keeps the samples that end first, which no seed decides; "
+                'leave it out, or set scheduler.mode = "in_flight"',
+            )
         if suite.sampling.max_tokens >= config.engine.max_context:
             yield (
                 (*at, "sampling", "max_tokens"),
@@ -89,6 +106,12 @@ def _suite_problems(suite: SuiteConfig) -> Iterator[Problem]:
             f"min_group must be between 1 and group_size ({suite.group_size}), and is {suite.min_group}; "
             "set it to how many samples of a group must survive",
         )
+    if suite.oversample < 0:
+        yield ("oversample",), f"oversample must be at least 0, and is {suite.oversample}"
+    if suite.refill_limit < 1:
+        yield ("refill_limit",), f"refill_limit must be at least 1, and is {suite.refill_limit}"
+    if suite.curriculum is not None and not suite.curriculum.id:
+        yield ("curriculum", "id"), 'a curriculum needs an id, e.g. "curricula/frontier"'
     if suite.max_turns is not None and suite.max_turns < 1:
         yield ("max_turns",), f"max_turns must be at least 1, and is {suite.max_turns}"
     if suite.learning_weight < 0:

@@ -23,6 +23,14 @@ class RewardConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CurriculumConfig:
+    """What chooses a suite's next task: a curriculum's id and its options."""
+
+    id: str  # whole, e.g. "curricula/frontier"
+    options: Mapping[str, Any] = field(default_factory=dict)  # the curriculum's
+
+
+@dataclass(frozen=True, slots=True)
 class TimeoutsConfig:
     """Seconds each call on an environment may take; what is left out is the environment's own."""
 
@@ -62,6 +70,10 @@ class SuiteConfig:
     split: Literal["train", "eval"] = "train"  # which tasks it draws
     group_size: int = 8  # samples of one task
     min_group: int = 2  # survivors with which a group still trains
+    oversample: int = 0  # samples started beyond group_size; those that end last are cancelled
+    zero_variance: Literal["keep", "refill"] = "keep"  # a group without a signal takes a place, or another is tried
+    refill_limit: int = 4  # groups tried for one place; the last one takes it
+    curriculum: CurriculumConfig | None = None  # an id, or {id, options}; default: every task once an epoch
     max_turns: int | None = None  # default: the environment's own
     sampling: Sampling = Sampling()
     rewards: tuple[RewardConfig, ...] = (RewardConfig("env"),)  # "env" is the environment's own score
@@ -112,18 +124,24 @@ class SchedulerConfig:
     failure_window: int = 200  # episodes over which the share is taken
     no_signal_steps: int = 10  # steps without any signal that end the run
     stall_timeout_s: float = 600.0  # without any finished episode, after which the run ends
+    suite_patience_s: float = 3600.0  # a suite that delivers no group for so long is left owing, and steps go on
+    max_debt_steps: int = 4  # quotas a suite may owe; it delivers them first
+    on_starved: Literal["end", "drop"] = "end"  # a suite that would owe more ends the run, or is left out
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """The inference side."""
 
+    id: str = "engines/slots"  # which engine; `tunix hub list engines` lists them
+    options: Mapping[str, Any] = field(default_factory=dict)  # the engine's own
     slots: int = 32  # conversations decoded at once
     max_context: int = 512  # prompt and sampled tokens of one conversation
     prefill_chunk: int = 32  # prompt tokens read at once
     decode_steps: int = 4  # fused on device between two looks at the queue
     deterministic: bool | None = None  # default: true in on_policy mode
     queue_size: int = 4096  # waiting requests; more wait to be let in
+    weight_update: Literal["keep", "recompute"] = "keep"  # what new weights do with the cache of requests in flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +158,17 @@ class EvalConfig:
 
     n: int = 0  # tasks per suite
     seed: int = 0  # of the held-out tasks
+    every_steps: int = 0  # also during training, after so many steps; 0 is never
+    mode: Literal["beside", "turns"] = "beside"  # on an engine of its own, or while training waits
+    slots: int = 8  # of that engine
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingConfig:
+    """What a run writes of where its time went."""
+
+    spans: bool = True  # to the run directory, for `tunix trace`
+    jax_step: int | None = None  # the step during which JAX's profiler runs too; it slows that step down
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +197,5 @@ class RunConfig:
     engine: EngineConfig = EngineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
+    profiling: ProfilingConfig = ProfilingConfig()
     trackers: tuple[str, ...] = ()  # ids; metrics.jsonl is written in any case

@@ -17,7 +17,12 @@ class TaskSource(Protocol):
 
 
 class Curriculum(Protocol):
-    """Chooses the next task's index; state survives JSON."""
+    """Chooses the next task's index; state survives JSON.
+
+    `next_index` is asked once per cursor, which only grows, and is a function of the state, the seed it
+    was made with and the cursor. `length` is None for an endless source. `observe` tells what the samples
+    of a task scored: after each step, in the order the tasks were chosen.
+    """
 
     def next_index(self, cursor: int, length: int | None) -> int: ...
     def observe(self, index: int, scores: Sequence[float]) -> None: ...

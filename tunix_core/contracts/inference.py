@@ -68,6 +68,10 @@ class ChatFormat(Protocol):
         error. Never raises."""
         ...
 
+    def say(self, message: Message) -> np.ndarray:
+        """The ids a policy samples to say `message`, its stop token included: int32 [T]. What `parse` reads."""
+        ...
+
 
 class Model(Protocol):
     """A causal decoder as pure functions over a pytree of weights.
@@ -89,12 +93,16 @@ class Model(Protocol):
         ...
 
     def init_cache(self, slots: int, length: int) -> Cache:
-        """A pytree of zeros; every leaf's leading axis is S."""
+        """One piece of a cache: a pytree of zeros; every leaf's leading axis is S, and the next one the heads that
+        a mesh may split."""
         ...
 
-    def forward_cached(self, params: Params, tokens: Any, positions: Any, cache: Cache) -> tuple[Any, Cache]:
-        """tokens, positions [S, T]; writes keys and values at `positions` of each slot, then attends
-        to cache positions <= its own. A position >= L writes nothing. -> hidden [S, T, D], cache."""
+    def forward_cached(
+        self, params: Params, tokens: Any, positions: Any, cache: tuple[Cache, ...]
+    ) -> tuple[Any, tuple[Cache, ...]]:
+        """tokens, positions [S, T]; the cache in pieces, each going on where the one before it ends, L positions in
+        all. Writes keys and values at `positions` of each slot, then attends to cache positions <= its own. A
+        position >= L writes nothing. -> hidden [S, T, D], cache."""
         ...
 
     def logits(self, params: Params, hidden: Any) -> Any:
@@ -176,7 +184,8 @@ class Completion:
 class Engine(Protocol):
     """Batched inference over token ids.
 
-    `generate` raises ModelError when this request alone can't be served (it does not fit: the
+    What stands behind it need not be a model here: an engine that can't give log-probabilities says so, and only
+    evaluates. `generate` raises ModelError when this request alone can't be served (it does not fit: the
     message has the numbers) and EngineError when the engine is lost. Cancelling it frees the slot.
     """
 

@@ -9,21 +9,27 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
 import numpy as np
+from jax.sharding import Mesh
 
 from tunix_core.config import EngineConfig
 from tunix_core.contracts import Completion, GenerateRequest, Policy, WeightSource
+from tunix_core.engine.layout import Layout
 from tunix_core.engine.requests import Job, check_request
 from tunix_core.engine.steps import Progress, Sizes
 from tunix_core.engine.worker import Worker
 from tunix_core.errors import ConfigError, EngineError
+from tunix_core.models.weights import heads_together
+from tunix_core.profiling import span
 
 log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 POOL_SHARE = 2  # tokens the prefix cache can hold, per token the slots can hold
+FIRST_PIECE = 128  # positions at least; each further piece of the cache doubles what there is
 
 
 def make_engine(
@@ -32,6 +38,7 @@ def make_engine(
     config: EngineConfig,
     *,
     deterministic: bool,
+    mesh: Mesh | None = None,
     on_progress: Progress | None = None,
 ) -> SlotEngine:
     """An engine for one policy; `start` compiles it.
@@ -41,12 +48,14 @@ def make_engine(
         weights: where the newest parameters are found, between any two decode calls.
         deterministic: whether ids and log-probabilities must not depend, to the bit, on what else is running;
             `config.deterministic` is the caller's to resolve.
+        mesh: devices with any of the axes "data" (shares out the slots), "tensor" (heads, and the parameters by
+            `models.RULES`) and "fsdp" (parameters); None: the first device.
         on_progress: called in the engine's thread after each compilation with (program, done, total).
 
     Raises:
         ConfigError: a size that can't be, naming it.
     """
-    return SlotEngine(policy, weights, config, deterministic=deterministic, on_progress=on_progress)
+    return SlotEngine(policy, weights, config, deterministic=deterministic, mesh=mesh, on_progress=on_progress)
 
 
 class SlotEngine:
@@ -65,9 +74,13 @@ class SlotEngine:
         config: EngineConfig,
         *,
         deterministic: bool,
+        mesh: Mesh | None = None,
         on_progress: Progress | None = None,
     ) -> None:
         self.max_context = config.max_context
+        together = {} if mesh is None else heads_together(policy.model)  # type: ignore[arg-type]
+        self._layout = Layout(mesh, together, slots=config.slots)
+        self._recompute = config.weight_update == "recompute"
         self._policy, self._weights, self._deterministic = policy, weights, deterministic
         self._sizes = sizes_of(config, policy.model.max_positions, deterministic=deterministic)
         self._on_progress = on_progress
@@ -114,6 +127,18 @@ class SlotEngine:
                 with self._wake:
                     self._open.discard(job)
 
+    async def generate_many(self, request: GenerateRequest, seeds: Sequence[int]) -> list[Completion]:
+        """A sample for each seed of the request, which is prefilled once for all of them; `request.seed` is not used.
+
+        Errors and cancellation are those of `generate`, and concern all samples.
+        """
+        asking = [asyncio.create_task(self.generate(replace(request, seed=seed))) for seed in seeds]
+        try:
+            return await asyncio.gather(*asking)
+        finally:
+            for task in asking:
+                task.cancel()
+
     async def aclose(self) -> None:
         """Ends the thread, within CLOSE_TIMEOUT_S; requests that still wait fail with EngineError."""
         with self._wake:
@@ -154,11 +179,14 @@ class SlotEngine:
                 self._sizes,
                 max_context=self.max_context,
                 deterministic=self._deterministic,
+                recompute=self._recompute,
+                layout=self._layout,
                 progress=self._report,
             )
             self._started.set_result(None)
             while self._take_jobs(self._worker):
-                self._worker.round()
+                with span("engine.round"):
+                    self._worker.round()
         except Exception as error:  # the thread's edge: whatever it is, nobody may wait for ever
             log.error("the engine failed", exc_info=error)
             self._end(_caused(error))
@@ -203,15 +231,23 @@ def sizes_of(config: EngineConfig, max_positions: int, *, deterministic: bool) -
     chunk = min(config.prefill_chunk, config.max_context)
     length = -(-config.max_context // chunk) * chunk
     # One row count when deterministic: another one may round differently.
-    rows = (4,) if deterministic else (1, 4, 8)
+    rows = (4,) if deterministic else (1, 4)
     return Sizes(
         slots=config.slots,
-        length=length,
+        pieces=pieces_of(length, chunk),
         chunk=chunk,
         rows=tuple(sorted({min(r, config.slots) for r in rows})),
         steps=config.decode_steps,
         blocks=POOL_SHARE * config.slots * length // chunk,
     )
+
+
+def pieces_of(length: int, chunk: int) -> tuple[int, ...]:
+    """How `length` positions, a multiple of `chunk`, lie: a first piece, and then each as long as all before it."""
+    pieces = [min(length, -(-FIRST_PIECE // chunk) * chunk)]
+    while (there := sum(pieces)) < length:
+        pieces.append(min(there, length - there))
+    return tuple(pieces)
 
 
 def _caused(error: Exception) -> EngineError:

@@ -80,6 +80,17 @@ class SlotTable:
         self.decoding[slot] = not self.filling[slot]
         return slot
 
+    def restart(self) -> None:
+        """Nothing that slots hold in the device's cache counts any more: all of it is to be filled again."""
+        busy = self.filling | self.decoding
+        self.filled[busy] = self.saved[busy] = 0
+        self.target[busy] = self.length[busy] - 1
+        self.filling = busy & (self.target > 0)
+        self.decoding = busy & ~self.filling
+        self.pure[busy] = True
+        for slot in np.flatnonzero(busy).tolist():
+            self.keys[slot] = []
+
     def release(self, slot: int) -> None:
         """Makes the slot free."""
         self.jobs[slot] = None

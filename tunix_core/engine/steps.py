@@ -1,14 +1,16 @@
 """The device programs of the engine, compiled once for the shapes it declares.
 
-Takes a model and sizes; gives four programs over a cache that each of them consumes and returns. Does not
+Takes a model and sizes; gives the programs over a cache that each of them consumes and returns. Does not
 know requests. S slots, L cache length, C chunk, R rows, K fused steps, P pool blocks, M moves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -17,12 +19,14 @@ import numpy as np
 from jax import lax
 
 from tunix_core.contracts import Cache, Model, Params
+from tunix_core.engine.layout import Layout
 from tunix_core.engine.sampling import Settings, draw
 from tunix_core.errors import EngineError
 
 Array = jax.Array
 Compiled = Callable[..., Any]
 Place = tuple[Any, Any]
+State = tuple[Any, Any, Any, Any]
 Progress = Callable[[str, int, int], None]
 NONE = -1  # no token: an idle slot, or padding among stop tokens
 
@@ -33,7 +37,7 @@ class Sizes:
 
     Attributes:
         slots: requests decoded together.
-        length: cache positions of a slot; a multiple of `chunk`.
+        pieces: cache positions of a slot, in the pieces they lie in; each a multiple of `chunk`.
         chunk: tokens of a prefill row, and of a block of the pool.
         rows: the row counts prefill is compiled for, ascending.
         steps: decode steps fused into one call.
@@ -43,13 +47,23 @@ class Sizes:
     """
 
     slots: int
-    length: int
+    pieces: tuple[int, ...]
     chunk: int
     rows: tuple[int, ...]
     steps: int
     blocks: int
     moves: int = 64
     stops: int = 8
+
+    @property
+    def length(self) -> int:
+        """Cache positions of a slot."""
+        return sum(self.pieces)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first position of each piece."""
+        return tuple(accumulate(self.pieces[:-1], initial=0))
 
 
 class Live(NamedTuple):
@@ -77,8 +91,9 @@ class Programs:
             of logprob and full_logprob.
         prefill: by row count: (params, cache, tokens [R, C], positions [R, C], slots [R]) -> cache. Slots differ;
             a position >= L writes nothing.
-        load: (cache, pool, moves int32 [M, 3], count) -> cache; a move is (slot, start, block).
-        store: (pool, cache, moves, count) -> pool.
+        load: (cache, pool, moves int32 [M, 3], bounds int32 [pieces + 1]) -> cache; a move is (slot, start, block),
+            and those from bounds[i] up to bounds[i + 1] lie in piece i.
+        store: (pool, cache, moves, bounds) -> pool.
     """
 
     decode: Compiled
@@ -91,42 +106,54 @@ class Programs:
         return 3 + len(self.prefill)
 
 
-def compile_programs(model: Model, params: Params, sizes: Sizes, progress: Progress) -> Programs:
-    """Compiles every program ahead of time; `progress(name, done, total)` is called after each."""
-    cache = jax.eval_shape(partial(model.init_cache, sizes.slots, sizes.length))
-    pool = jax.eval_shape(partial(model.init_cache, sizes.blocks, sizes.chunk))
+def compile_programs(model: Model, params: Params, sizes: Sizes, layout: Layout, progress: Progress) -> Programs:
+    """Compiles every program ahead of time, several at once; `progress(name, done, total)` is called after each."""
+    cache, pool = layout.cache(cache_shapes(model, sizes)), layout.pool(pool_shapes(model, sizes))
+    params = layout.params(params)
     axes = length_axes(model, sizes)
-    total, done = 3 + len(sizes.rows), 0
+    page = layout.whole((ints(sizes.moves, 3), ints(len(sizes.pieces) + 1)))
+    chunks = {r: layout.whole((ints(r, sizes.chunk), ints(r, sizes.chunk), ints(r))) for r in sizes.rows}
+    wanted: dict[str | int, tuple[Callable[..., Any], int, tuple[Any, ...]]] = {
+        "decode": (partial(decode, model, sizes), 1, (params, cache, *layout.whole(shapes_of(sizes)))),
+        **{r: (partial(prefill, model), 1, (params, cache, *chunks[r])) for r in sizes.rows},
+        "load": (partial(load, axes, sizes), 0, (cache, pool, *page)),
+        "store": (partial(store, axes, sizes), 0, (pool, cache, *page)),
+    }
+    with ThreadPoolExecutor(len(wanted), thread_name_prefix="compile") as threads:
+        started = {threads.submit(_compiled, layout, *what): name for name, what in wanted.items()}
+        made: dict[str | int, Compiled] = {}
+        for future in as_completed(started):
+            name = started[future]
+            made[name] = future.result()
+            progress(f"prefill {name}" if isinstance(name, int) else name, len(made), len(wanted))
+    return Programs(made["decode"], {r: made[r] for r in sizes.rows}, made["load"], made["store"])
 
-    def build(name: str, program: Callable[..., Any], donated: int, *arguments: Any) -> Compiled:
-        nonlocal done
-        compiled = jax.jit(program, donate_argnums=donated).lower(*arguments).compile()
-        done += 1
-        progress(name, done, total)
-        return compiled
 
-    def chunks(rows: int) -> tuple[Any, Any, Any]:
-        return ints(rows, sizes.chunk), ints(rows, sizes.chunk), ints(rows)
+def _compiled(layout: Layout, program: Callable[..., Any], donated: int, arguments: tuple[Any, ...]) -> Compiled:
+    """The program, compiled for those arguments; what it consumes lies afterwards as it did before."""
+    results = layout.results(program, donated, arguments)
+    return jax.jit(program, donate_argnums=donated, out_shardings=results).lower(*arguments).compile()
 
-    moves = ints(sizes.moves, 3), ints()
-    live, slotwise = shapes_of(sizes)
-    return Programs(
-        decode=build("decode", partial(decode, model, sizes), 1, params, cache, live, slotwise),
-        prefill={r: build(f"prefill {r}", partial(prefill, model), 1, params, cache, *chunks(r)) for r in sizes.rows},
-        load=build("load", partial(load, axes, sizes.chunk), 0, cache, pool, *moves),
-        store=build("store", partial(store, axes, sizes.chunk), 0, pool, cache, *moves),
-    )
+
+def cache_shapes(model: Model, sizes: Sizes) -> tuple[Cache, ...]:
+    """Abstract values of the cache, a piece at a time."""
+    return tuple(jax.eval_shape(partial(model.init_cache, sizes.slots, length)) for length in sizes.pieces)
+
+
+def pool_shapes(model: Model, sizes: Sizes) -> Cache:
+    """Abstract values of the prefix cache's pool."""
+    return jax.eval_shape(partial(model.init_cache, sizes.blocks, sizes.chunk))
 
 
 def decode(
-    model: Model, sizes: Sizes, params: Params, cache: Cache, live: Live, slotwise: Slotwise
-) -> tuple[Cache, Array]:
+    model: Model, sizes: Sizes, params: Params, cache: tuple[Cache, ...], live: Live, slotwise: Slotwise
+) -> tuple[tuple[Cache, ...], Array]:
     """Up to K steps for all slots, ending early when none has tokens left to draw."""
 
-    def some_left(state: tuple[Array, Live, Cache, Array]) -> Array:
+    def some_left(state: State) -> Array:
         return (state[0] < sizes.steps) & (state[1].remaining > 0).any()
 
-    def step(state: tuple[Array, Live, Cache, Array]) -> tuple[Array, Live, Cache, Array]:
+    def step(state: State) -> State:
         index, live, cache, out = state
         active = live.remaining > 0
         at = jnp.where(active, live.position, sizes.length)
@@ -143,7 +170,9 @@ def decode(
     return cache, out
 
 
-def prefill(model: Model, params: Params, cache: Cache, tokens: Array, positions: Array, slots: Array) -> Cache:
+def prefill(
+    model: Model, params: Params, cache: tuple[Cache, ...], tokens: Array, positions: Array, slots: Array
+) -> tuple[Cache, ...]:
     """Writes one chunk of tokens into each of R slots."""
 
     # Slices, not a gather: they are copied whole, and the cache is updated in place.
@@ -159,24 +188,33 @@ def prefill(model: Model, params: Params, cache: Cache, tokens: Array, positions
     return jax.tree.map(put, cache, rows)
 
 
-def load(axes: Sequence[int], chunk: int, cache: Cache, pool: Cache, moves: Array, count: Array) -> Cache:
-    """Copies blocks of the pool into slots: the first `count` moves, each (slot, start, block)."""
+def load(
+    axes: Sequence[int], sizes: Sizes, cache: tuple[Cache, ...], pool: Cache, moves: Array, bounds: Array
+) -> tuple[Cache, ...]:
+    """Copies blocks of the pool into slots; see `Programs.load`."""
 
-    def move(index: Array, cache: Cache) -> Cache:
-        slot, start, block = moves[index]
-        return _copy(axes, chunk, cache, (slot, start), pool, (block, 0))
+    def move(start: int, index: Array, piece: Cache) -> Cache:
+        slot, position, block = moves[index]
+        return _copy(axes, sizes.chunk, piece, (slot, position - start), pool, (block, 0))
 
-    return lax.fori_loop(0, count, move, cache)
+    return tuple(
+        lax.fori_loop(bounds[i], bounds[i + 1], partial(move, start), piece)
+        for i, (start, piece) in enumerate(zip(sizes.starts, cache, strict=True))
+    )
 
 
-def store(axes: Sequence[int], chunk: int, pool: Cache, cache: Cache, moves: Array, count: Array) -> Cache:
-    """Copies blocks of slots into the pool: the first `count` moves, each (slot, start, block)."""
+def store(
+    axes: Sequence[int], sizes: Sizes, pool: Cache, cache: tuple[Cache, ...], moves: Array, bounds: Array
+) -> Cache:
+    """Copies blocks of slots into the pool; see `Programs.store`."""
 
-    def move(index: Array, pool: Cache) -> Cache:
-        slot, start, block = moves[index]
-        return _copy(axes, chunk, pool, (block, 0), cache, (slot, start))
+    def move(piece: Cache, start: int, index: Array, pool: Cache) -> Cache:
+        slot, position, block = moves[index]
+        return _copy(axes, sizes.chunk, pool, (block, 0), piece, (slot, position - start))
 
-    return lax.fori_loop(0, count, move, pool)
+    for i, (start, piece) in enumerate(zip(sizes.starts, cache, strict=True)):
+        pool = lax.fori_loop(bounds[i], bounds[i + 1], partial(move, piece, start), pool)
+    return pool
 
 
 def _copy(axes: Sequence[int], chunk: int, into: Cache, to: Place, source: Cache, place: Place) -> Cache:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from time import perf_counter
 from typing import Any
 
 import jax
 import numpy as np
 
 from tunix_core.contracts import Cache, Completion, Params, Policy, WeightSource
+from tunix_core.engine.layout import Layout
 from tunix_core.engine.prefix_cache import Key, PrefixCache
 from tunix_core.engine.requests import Job
 from tunix_core.engine.slots import SlotTable
-from tunix_core.engine.steps import Compiled, Progress, Sizes, compile_programs
+from tunix_core.engine.steps import Compiled, Progress, Sizes, cache_shapes, compile_programs, pool_shapes
 from tunix_core.errors import EngineError
+from tunix_core.profiling import note, span
 
 # Prefill calls between two decode calls: few while most slots decode, more while most of them wait to.
 FILLS, FILLS_WHEN_STARVED = 1, 4
@@ -31,6 +34,9 @@ class Worker:
     Args:
         deterministic: whether what a request gets must not depend, to the bit, on the others; then prefixes are
             computed in chunks at multiples of the chunk, and only what was computed so is shared.
+        recompute: whether new weights compute again what slots hold of their requests, rather than go on from what
+            the weights before them computed.
+        layout: where everything lies.
         progress: called after each compilation with (program, done, total).
     """
 
@@ -42,21 +48,25 @@ class Worker:
         *,
         max_context: int,
         deterministic: bool,
+        recompute: bool,
+        layout: Layout,
         progress: Progress,
     ) -> None:
-        self._sizes, self._source, self._deterministic = sizes, source, deterministic
+        self._sizes, self._source = sizes, source
+        self._deterministic, self._recompute = deterministic, recompute
         self._decode_text = policy.tokenizer.decode
-        self._device = jax.local_devices()[0]
+        self._layout, model = layout, policy.model
         self._version, params = source.latest()
-        self._params = self._placed(params)
+        self._params = layout.place_params(params)
         self._signature = _signature(self._params)
-        self._programs = compile_programs(policy.model, self._params, sizes, progress)
-        self._cache: Cache = self._placed(policy.model.init_cache(sizes.slots, sizes.length))
-        self._pool: Cache = self._placed(policy.model.init_cache(sizes.blocks, sizes.chunk))
+        self._programs = compile_programs(model, self._params, sizes, layout, progress)
+        self._cache: tuple[Cache, ...] = layout.zeros(layout.cache(cache_shapes(model, sizes)))
+        self._pool: Cache = layout.zeros(layout.pool(pool_shapes(model, sizes)))
         self._slots = SlotTable(sizes, max_context)
-        self._slotwise = self._placed(self._slots.slotwise())
+        self._slotwise = layout.place(self._slots.slotwise())
         self._prefix = PrefixCache(sizes.blocks, sizes.chunk, aligned=deterministic, version=self._version)
         self._waiting: deque[Job] = deque()
+        self._since = [0.0] * sizes.slots  # when each slot was taken, of `perf_counter`
         self._coming: dict[Key, int] = {}  # blocks being computed, and by which slot
         self._behind: dict[Key, list[Job]] = {}  # jobs that wait for such a block rather than compute it again
         self._done: list[tuple[Job, Completion]] = []
@@ -91,9 +101,11 @@ class Worker:
         for _ in range(FILLS_WHEN_STARVED if starved else FILLS):
             if not self._slots.filling.any():
                 break
-            self._fill()
+            with span("engine.prefill"):
+                self._fill()
             self._admit()
-        self._decode()
+        with span("engine.decode", version=self._version):
+            self._decode()
 
     def statistics(self) -> dict[str, float]:
         """Counters since the start, and what is true now. May be called from any thread."""
@@ -124,6 +136,7 @@ class Worker:
                 self._behind.setdefault(match.missing, []).append(job)
                 continue
             slot = self._slots.admit(job, match.length)
+            self._since[slot] = perf_counter()
             moves += [(slot, i * self._sizes.chunk, block) for i, block in enumerate(match.blocks)]
             self.counters["cached_tokens"] += match.length
             if not whole:
@@ -135,7 +148,7 @@ class Worker:
         for slot, job in enumerate(self._slots.jobs):
             if job is not None and job.cancelled:
                 self._come([key for key in job.keys if self._coming.get(key) == slot])
-                self._slots.release(slot)
+                self._release(slot)
 
     def _deliver(self) -> None:
         for job, completion in self._done:
@@ -143,11 +156,11 @@ class Worker:
         self._done.clear()
 
     def _take_weights(self) -> None:
-        """The newest weights, for every request from here on; what slots hold in their caches stays."""
+        """The newest weights, for every request from here on."""
         version, params = self._source.latest()
         if version == self._version:
             return
-        self._version, self._params = version, self._placed(params)
+        self._version, self._params = version, self._layout.place_params(params)
         if _signature(self._params) != self._signature:
             raise EngineError(
                 f"the weights of version {version} have another structure, shape or dtype than those the engine "
@@ -155,7 +168,10 @@ class Worker:
             )
         self._prefix.clear(version)
         self._come(list(self._coming))
-        self._slots.pure[:] = False
+        if self._recompute:
+            self._slots.restart()
+        else:
+            self._slots.pure[:] = False
 
     # ---- device calls ------------------------------------------------------------------------------
     def _fill(self) -> None:
@@ -184,7 +200,7 @@ class Worker:
         if not decoding:
             return self._deliver()
         if table.changed:
-            self._slotwise = self._placed(table.slotwise())
+            self._slotwise = self._layout.place(table.slotwise())
         self._cache, out = self._programs.decode(self._params, self._cache, table.live(), self._slotwise)
         self._deliver()
         finished, kept = table.advance(np.asarray(out), self._version, self._decode_text)
@@ -198,7 +214,12 @@ class Worker:
             job = table.jobs[slot]
             assert job is not None
             self._done.append((job, table.completion(slot)))
-            table.release(slot)
+            self._release(slot)
+
+    def _release(self, slot: int) -> None:
+        table = self._slots
+        note("engine.slot", perf_counter() - self._since[slot], slot=slot, tokens=int(table.length[slot]))
+        table.release(slot)
 
     # ---- the prefix cache --------------------------------------------------------------------------
     def _share(self, slots: np.ndarray, partial: np.ndarray) -> None:
@@ -228,17 +249,17 @@ class Worker:
             del self._coming[key]
             self._waiting.extendleft(reversed(self._behind.pop(key, [])))
 
-    def _copy(self, program: Compiled, into: Cache, source: Cache, moves: list[Move]) -> Cache:
+    def _copy(self, program: Compiled, into: Any, source: Any, moves: list[Move]) -> Any:
+        """Runs the moves, each (slot, start, block), by pieces of the cache, a page of them at a time."""
         limit = self._sizes.moves
+        moves = sorted(moves, key=lambda move: move[1])
         for start in range(0, len(moves), limit):
             part = moves[start : start + limit]
             page = np.zeros((limit, 3), np.int32)
             page[: len(part)] = part
-            into = program(into, source, page, np.int32(len(part)))
+            bounds = np.searchsorted(page[: len(part), 1], (*self._sizes.starts, self._sizes.length))
+            into = program(into, source, page, bounds.astype(np.int32))
         return into
-
-    def _placed(self, tree: Any) -> Any:
-        return jax.device_put(tree, self._device)
 
 
 def _signature(params: Params) -> Any:

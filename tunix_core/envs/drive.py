@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def build(cls: Any, task: Task, max_steps: int | None, options: Mapping[str, Any
     passes its keywords on may fix the number itself.
     """
     given = accepted(cls, options)
-    named = max_steps is not None and "max_steps" in inspect.signature(cls).parameters
+    named = max_steps is not None and "max_steps" in _parameters(cls)
     env = checked_env(cls(Payload(task), **({"max_steps": max_steps, **given} if named else given)))
     if max_steps is not None and not named and "max_steps" not in given:
         env.max_steps = max_steps
@@ -34,9 +35,14 @@ def build(cls: Any, task: Task, max_steps: int | None, options: Mapping[str, Any
 
 def accepted(fn: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `options` that `fn` takes."""
-    parameters = inspect.signature(fn).parameters
+    parameters = _parameters(getattr(fn, "__func__", fn))
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return {name: value for name, value in options.items() if takes_all or name in parameters}
+
+
+@lru_cache(maxsize=256)
+def _parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(fn).parameters
 
 
 def checked_env(env: Any) -> BaseTaskEnv:
@@ -75,6 +81,8 @@ def _result(value: Any) -> StepResult:
 
 def plain(value: Mapping[str, Any]) -> dict[str, Any]:
     """A mapping as JSON has it: arrays as lists, what has no JSON form as its `repr`."""
+    if not value:
+        return {}
     try:
         return json.loads(json.dumps(dict(value), default=_jsonable))
     except (TypeError, ValueError, RecursionError) as error:

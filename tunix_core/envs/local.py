@@ -11,6 +11,8 @@ import inspect
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 
 from tunix_core.envs.base import BaseTaskEnv
@@ -22,6 +24,7 @@ from tunix_core.tools.threads import Lane
 from tunix_core.types import Message, Opening, StepResult
 
 log = logging.getLogger(__name__)
+BUILDERS = 32  # environments on the event loop that are built at once: a thread each
 
 
 class Lanes:
@@ -31,6 +34,7 @@ class Lanes:
         self._name = name
         self._idle: list[Lane] = []
         self.made = 0
+        self.builders = asyncio.Semaphore(BUILDERS)
 
     def lease(self) -> Lane:
         if self._idle:
@@ -54,9 +58,13 @@ class LocalCell:
 
     Args:
         make: builds the environment; may block.
+        cls: what it will most likely be; one on the event loop needs its thread only while it is built.
     """
 
-    def __init__(self, make: Callable[[], BaseTaskEnv], lanes: Lanes, timeouts: Timeouts, tally: Tally) -> None:
+    def __init__(
+        self, make: Callable[[], BaseTaskEnv], lanes: Lanes, timeouts: Timeouts, tally: Tally, cls: type
+    ) -> None:
+        self._brief = issubclass(cls, BaseTaskEnv) and _is_async(cls)
         self._make, self._lanes, self._timeouts, self._tally = make, lanes, timeouts, tally
         self._lane: Lane | None = None
         self._in_lane: Future[Any] | None = None  # the lane's newest call
@@ -65,20 +73,21 @@ class LocalCell:
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        await self._call(self._build, False, self._timeouts.reset_s, "env.open (timeouts.reset_s)")
-        if self._env is not None and _is_async(self._env):
-            self._release()
+        async with self._lanes.builders if self._brief else nullcontext():
+            await self._call(self._build, False, self._timeouts.reset_s, "env.open (timeouts.reset_s)")
+            if self._env is not None and _is_async(type(self._env)):
+                self._release()
 
     async def reset(self, seed: int) -> Opening:
         env = self._opened()
-        on_loop = _on_loop(env, "reset", "_initial_observation")
+        on_loop = _on_loop(type(env), "reset", "_initial_observation")
         return await self._call(
             lambda: begin(env, seed), on_loop, self._timeouts.reset_s, "env.reset (timeouts.reset_s)"
         )
 
     async def step(self, action: Message) -> StepResult:
         env = self._opened()
-        on_loop = _on_loop(env, "step", "_step_impl")
+        on_loop = _on_loop(type(env), "step", "_step_impl")
         return await self._call(
             lambda: advance(env, action), on_loop, self._timeouts.step_s, "env.step (timeouts.step_s)"
         )
@@ -163,15 +172,16 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def _on_loop(env: BaseTaskEnv, method: str, template: str) -> bool:
+@lru_cache(maxsize=256)
+def _on_loop(cls: type[BaseTaskEnv], method: str, template: str) -> bool:
     """Whether `method` is `async`: by itself, or as the base class's over an `async` template method."""
-    own = getattr(type(env), method)
+    own = getattr(cls, method)
     if own is getattr(BaseTaskEnv, method):
-        own = getattr(type(env), template)
+        own = getattr(cls, template)
         return inspect.iscoroutinefunction(own) or own is BaseTaskEnv._close
     return inspect.iscoroutinefunction(own)
 
 
-def _is_async(env: BaseTaskEnv) -> bool:
+def _is_async(cls: type[BaseTaskEnv]) -> bool:
     methods = (("reset", "_initial_observation"), ("step", "_step_impl"), ("close", "_close"))
-    return all(_on_loop(env, method, template) for method, template in methods)
+    return all(_on_loop(cls, method, template) for method, template in methods)

@@ -195,7 +195,7 @@ class SuiteOpener:
             )
 
     def _local(self, make: Callable[[], BaseTaskEnv]) -> LocalCell:
-        return LocalCell(make, self._lanes, self._timeouts, self._tally)
+        return LocalCell(make, self._lanes, self._timeouts, self._tally, self._cls)
 
     def _made(self, task: Task) -> BaseTaskEnv | None:
         """What a plugin gives instead, if one does."""

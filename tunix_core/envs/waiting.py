@@ -38,7 +38,7 @@ async def bounded(work: asyncio.Future[Any], limit_s: float, what: str, tally: T
         EnvError: kind "env_timeout"; or the work cancelled itself. Else whatever `work` raises.
     """
     try:
-        await asyncio.wait({work}, timeout=limit_s)
+        await _settled(work, limit_s)
     except asyncio.CancelledError:
         await _cancel(work, tally)
         raise
@@ -48,6 +48,26 @@ async def bounded(work: asyncio.Future[Any], limit_s: float, what: str, tally: T
     if work.cancelled():
         raise EnvError(f"{what} cancelled itself")
     return work.result()
+
+
+async def _settled(work: asyncio.Future[Any], limit_s: float) -> None:
+    """Returns when `work` is done, or after `limit_s`: `asyncio.wait` of one, for a third of its price."""
+    if work.done():
+        return
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = loop.call_later(limit_s, wake)
+    work.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        work.remove_done_callback(wake)
 
 
 async def _cancel(work: asyncio.Future[Any], tally: Tally) -> None:

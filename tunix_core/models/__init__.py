@@ -14,6 +14,7 @@ from tunix_core.models.placement import RULES, logical_axes, place, sharding
 from tunix_core.models.template import TemplateChat
 from tunix_core.models.tokenizer import FastTokenizer
 from tunix_core.models.tool_calls import read_call, split_calls, write_call
+from tunix_core.models.weights import lay_policy
 
 __all__ = [
     "RULES",
@@ -26,6 +27,7 @@ __all__ = [
     "TurnChat",
     "cache_dir",
     "fetched",
+    "lay_policy",
     "logical_axes",
     "open_policy",
     "place",

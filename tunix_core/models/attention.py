@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +11,10 @@ from flax import nnx
 
 from tunix_core.models.config import DecoderConfig
 from tunix_core.models.layers import Draw, Norm, dense, matmul, weight
+from tunix_core.models.pieces import MASKED, LayerCache, write
 from tunix_core.models.rotary import Rotation, rotate
 
 Array = jax.Array
-LayerCache = dict[str, Array]
-MASKED = -1e30  # finite, so that a row with nothing to attend to gives numbers, not NaN
 
 
 class View(NamedTuple):
@@ -25,7 +24,7 @@ class View(NamedTuple):
     """
 
     rotation: Rotation
-    attend: Callable[[Array, Array, Array, float], Array]
+    attend: Callable[[Array, Any, Any, float], Array]
 
 
 class Attention(nnx.Module):
@@ -62,15 +61,6 @@ class Attention(nnx.Module):
             q, k, v = q + self.q_bias[...], k + self.k_bias[...], v + self.v_bias[...]
         q, k, v = _split(q, c.heads), _split(k, c.kv_heads), _split(v, c.kv_heads)
         return (self.q_norm(q), self.k_norm(k), v) if c.qk_norm else (q, k, v)
-
-
-def write(cache: LayerCache, k: Array, v: Array, positions: Array) -> LayerCache:
-    """k, v [S, T, kv_heads, D] put at positions [S, T] of the cache; those past its end are dropped."""
-    slots = jnp.arange(positions.shape[0])[:, None]
-    return {
-        "k": cache["k"].at[slots, :, :, positions].set(k, mode="drop"),
-        "v": cache["v"].at[slots, :, positions].set(v, mode="drop"),
-    }
 
 
 def attend(q: Array, k: Array, v: Array, bias: Array, scale: float) -> Array:

@@ -133,5 +133,8 @@ def _before(ids: np.ndarray, token: int) -> np.ndarray:
 
 def _split(ids: np.ndarray, token: int) -> list[np.ndarray]:
     """The runs between occurrences of `token`; at least one, perhaps empty."""
-    first, *rest = np.split(ids, np.flatnonzero(ids == token))
+    found = np.flatnonzero(ids == token)
+    if not len(found):
+        return [ids]
+    first, *rest = np.split(ids, found)
     return [first, *(run[1:] for run in rest)]

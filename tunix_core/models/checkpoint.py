@@ -21,7 +21,7 @@ from tunix_core.errors import CheckpointError, UsageError
 from tunix_core.models.chat import ChatTokens, TurnChat
 from tunix_core.models.config import DecoderConfig, checked_dtype
 from tunix_core.models.decoder import DecoderModel
-from tunix_core.models.gguf_file import open_gguf
+from tunix_core.models.gguf_file import open_gguf, parts_of
 from tunix_core.models.huggingface import open_huggingface, save_huggingface
 from tunix_core.models.paths import flatten
 from tunix_core.models.placement import RULES, Rules
@@ -67,8 +67,8 @@ def open_policy(
     """Opens a checkpoint, tensor by tensor.
 
     Args:
-        path: a directory that `save_policy` wrote, a Hugging Face directory, a GGUF file, or a directory whose
-            one checkpoint is a GGUF file.
+        path: a directory that `save_policy` wrote, a Hugging Face directory, a GGUF file (one that was
+            split by any of its parts), or a directory whose one checkpoint is a GGUF file.
         dtype: of weights and computation; default: the config's, float32 for GGUF. The stored dtype doesn't matter.
         mesh: devices the weights are laid on as they are read, by the `rules`; default: the default device.
 
@@ -112,7 +112,7 @@ def _found(path: Path) -> Path:
     if (path / CONFIG).exists():
         return path
     files = sorted(path.glob("*.gguf"))
-    if len(files) > 1:
+    if len(files) > 1 and files != parts_of(files[0]):
         raise CheckpointError(
             f"{path} has {len(files)} .gguf files; name one of them: {', '.join(f.name for f in files)}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, get_args
@@ -11,7 +12,7 @@ from tunix_core.errors import UsageError
 SIZES = ("vocab_size", "width", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "max_positions")
 DTYPES = ("float32", "float16", "bfloat16")
 Activation = Literal["silu", "gelu_tanh"]
-RopeKind = Literal["linear", "llama3"]
+RopeKind = Literal["linear", "llama3", "yarn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,12 @@ class RopeScaling:
 
     Attributes:
         kind: "linear" slows all by `factor`; "llama3" those of long wavelength by `factor`, those of short
-            wavelength not at all, and blends between.
+            wavelength not at all, and blends between; so does "yarn", blending evenly over the pairs of a head.
         factor: at least 1.
-        low: a wavelength above original_positions / low is slowed whole ("llama3").
-        high: one below original_positions / high is kept ("llama3"); more than `low`.
-        original_positions: positions of that first training ("llama3").
+        low: a wavelength above original_positions / low is slowed whole (not "linear").
+        high: one below original_positions / high is kept (not "linear"); more than `low`.
+        original_positions: positions of that first training (not "linear").
+        attention_factor: cosines and sines are multiplied by this ("yarn").
 
     Raises:
         UsageError: naming the value that can't be.
@@ -35,6 +37,7 @@ class RopeScaling:
     low: float = 1.0
     high: float = 4.0
     original_positions: int = 8192
+    attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(RopeKind):
@@ -43,6 +46,10 @@ class RopeScaling:
             raise UsageError(f"rope scaling: factor is {self.factor!r}, expected a number of at least 1")
         if not (_is_number(self.low) and _is_number(self.high) and 0 < self.low < self.high):
             raise UsageError(f"rope scaling: low {self.low!r} must be over 0 and below high {self.high!r}")
+        if not _is_number(self.original_positions) or self.original_positions < 1:
+            raise UsageError(f"rope scaling: original_positions is {self.original_positions!r}, expected at least 1")
+        if not _is_number(self.attention_factor) or self.attention_factor <= 0:
+            raise UsageError(f"rope scaling: attention_factor is {self.attention_factor!r}, expected a number over 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,11 @@ class DecoderConfig:
         except TypeError as error:
             raise UsageError(f"decoder config: {error}") from error
         return cls(**given)
+
+
+def lengthening(factor: float) -> float:
+    """YaRN's factor on cosines and sines for a context `factor` times as long (its equation 22)."""
+    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _is_number(value: Any) -> bool:

@@ -16,16 +16,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tunix_core.contracts import Remat
-from tunix_core.models.attention import Attention, LayerCache, View, attend, bias_of
+from tunix_core.models.attention import Attention, View
 from tunix_core.models.config import DecoderConfig
 from tunix_core.models.layers import Draw, Norm, dense, matmul, normal, weight, zeros
+from tunix_core.models.pieces import LayerCache, attend_pieces, joined, lengths_of, pieces_of
 from tunix_core.models.rotary import rotary
 from tunix_core.models.tiles import attend_tiles, make_tiles
 
 Array = jax.Array
 Params = dict[str, Any]
-Cache = dict[str, LayerCache]
-Attend = Callable[[Array, Array, Array, float], Array]
+Cache = dict[str, dict[str, Array]]  # one piece: by layer, "k" [S, kv_heads, D, L] and "v" [S, kv_heads, L, D]
+Attend = Callable[[Array, Any, Any, float], Array]
 ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
 KEPT = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "layers": None}
 
@@ -78,9 +79,9 @@ class Decoder(nnx.Module):
         tokens: Array,
         positions: Array,
         attending: Callable[[int | None], Attend],
-        cache: Cache | None = None,
+        cache: dict[str, LayerCache] | None = None,
         remat: Remat = "none",
-    ) -> tuple[Array, Cache]:
+    ) -> tuple[Array, dict[str, LayerCache]]:
         """The hidden states [S, T, width], and the cache, written to.
 
         Args:
@@ -97,7 +98,7 @@ class Decoder(nnx.Module):
         x = self.embedding[...][tokens]
         if c.embedding_scale != 1.0:
             x = x * jnp.asarray(c.embedding_scale, x.dtype)
-        seen: Cache = {}
+        seen: dict[str, LayerCache] = {}
         for name in map(str, range(c.layers)):  # merging leaves the dict in order of its names, "10" before "2"
             layer = partial(self.layers[name], view=views[name in local], positions=positions)
             if cache is None:
@@ -148,19 +149,22 @@ class DecoderModel:
         k, v = (slots, c.kv_heads, c.head_dim, length), (slots, c.kv_heads, length, c.head_dim)
         return {str(i): {"k": jnp.zeros(k, c.dtype), "v": jnp.zeros(v, c.dtype)} for i in range(c.layers)}
 
-    def forward_cached(self, params: Params, tokens: Array, positions: Array, cache: Cache) -> tuple[Array, Cache]:
-        """tokens, positions int32 [S, T], cache of length L -> hidden [S, T, width] and the cache.
+    def forward_cached(
+        self, params: Params, tokens: Array, positions: Array, cache: tuple[Cache, ...]
+    ) -> tuple[Array, tuple[Cache, ...]]:
+        """tokens, positions int32 [S, T], a cache of pieces -> hidden [S, T, width] and the cache.
 
-        Writes keys and values at `positions` of each slot, then attends to cache positions <= its own.
-        A position >= L writes nothing; what is computed for it has no meaning, and is finite.
+        Writes keys and values at `positions` of each slot, then attends to cache positions <= its own. A position
+        past the last piece writes nothing; what is computed for it has no meaning, and is finite. Pieces that no
+        position reaches are not read.
         """
-        back = positions[:, :, None] - jnp.arange(cache["0"]["k"].shape[-1])
+        lengths = lengths_of(cache)
 
         def attending(window: int | None) -> Attend:
-            bias = bias_of((back >= 0) if window is None else (back >= 0) & (back < window))
-            return lambda q, k, v, scale: attend(q, k, v, bias, scale)
+            return partial(attend_pieces, positions=positions, lengths=lengths, window=window)
 
-        return self._decoder(params)(tokens, positions, attending, cache)
+        hidden, seen = self._decoder(params)(tokens, positions, attending, joined(cache))
+        return hidden, pieces_of(seen)
 
     def logits(self, params: Params, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunix_core.errors import UsageError, did_you_mean
-from tunix_core.models.config import DecoderConfig, RopeScaling
+from tunix_core.models.config import DecoderConfig, RopeScaling, lengthening
 
 Values = Mapping[str, Any]
 ARCHITECTURES = {
@@ -160,9 +160,22 @@ def _scaling(stated: Values) -> RopeScaling | None:
         if kind == "llama3":
             low, high = stated["low_freq_factor"], stated["high_freq_factor"]
             return RopeScaling("llama3", stated["factor"], low, high, stated["original_max_position_embeddings"])
+        if kind == "yarn":
+            return _yarn(stated)
     except KeyError as missing:
         raise UsageError(f"rope scaling {kind!r} lacks {missing}") from missing
-    raise UsageError(f"rope scaling {kind!r} is not covered; covered are linear and llama3")
+    raise UsageError(f"rope scaling {kind!r} is not covered; covered are linear, llama3 and yarn")
+
+
+def _yarn(stated: Values) -> RopeScaling:
+    if uncovered := [name for name in ("mscale", "mscale_all_dim") if stated.get(name)]:
+        raise UsageError(f"rope scaling 'yarn' with {uncovered[0]} is not covered")
+    if stated.get("truncate") is False:
+        raise UsageError("rope scaling 'yarn' without truncation is not covered")
+    factor = stated["factor"]
+    low, high = stated.get("beta_slow") or 1.0, stated.get("beta_fast") or 32.0
+    longer = stated.get("attention_factor") or lengthening(factor)
+    return RopeScaling("yarn", factor, low, high, stated["original_max_position_embeddings"], longer)
 
 
 def _local(given: Values) -> dict[str, Any]:
@@ -201,6 +214,15 @@ def _written_scaling(scaling: RopeScaling | None) -> dict[str, Any] | None:
         return None
     if scaling.kind == "linear":
         return {"rope_type": "linear", "factor": scaling.factor}
+    if scaling.kind == "yarn":
+        return {
+            "rope_type": "yarn",
+            "factor": scaling.factor,
+            "beta_slow": scaling.low,
+            "beta_fast": scaling.high,
+            "attention_factor": scaling.attention_factor,
+            "original_max_position_embeddings": scaling.original_positions,
+        }
     return {
         "rope_type": "llama3",
         "factor": scaling.factor,

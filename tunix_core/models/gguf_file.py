@@ -1,10 +1,12 @@
-"""A policy out of one GGUF file: config and tokenizer from its fields, weights dequantized one at a time."""
+"""A policy out of a GGUF file: config and tokenizer from its fields, weights dequantized one at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -13,61 +15,93 @@ from jax.sharding import Mesh
 
 from tunix_core.contracts import Policy
 from tunix_core.errors import CheckpointError, UsageError
-from tunix_core.models.config import DecoderConfig, RopeScaling, checked_dtype
+from tunix_core.models.config import DecoderConfig, RopeScaling, checked_dtype, lengthening
 from tunix_core.models.decoder import DecoderModel
 from tunix_core.models.dialogue import ChatFacts, make_chat
 from tunix_core.models.families import FEATURES
+from tunix_core.models.gguf_header import TensorPlace, read_header
 from tunix_core.models.naming import gguf_name, is_transposed
 from tunix_core.models.placement import RULES, Rules
 from tunix_core.models.weights import Shape, read_weights
 
 FAMILIES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
+BLOCKS_AT_ONCE = 256
 FACTORS = "rope_freqs.weight"  # by what each rotary frequency is divided, where the file's model slows them
 
 
 class GgufFile:
-    """The fields and tensors of a GGUF file.
+    """The fields and tensors of a GGUF file, or of all parts of one that was split ("name-00001-of-00003.gguf").
+
+    Args:
+        path: the file, or any of its parts.
 
     Attributes:
-        fields: as the `gguf` package reads them, by name.
+        where: the file, or the first of its parts.
+        fields: plain values by name; those of the first part.
 
     Raises:
-        CheckpointError: the file is none, or is cut off.
-        UsageError: the package isn't installed.
+        CheckpointError: a file is none, is corrupt or cut off, or a part is missing.
+        UsageError: the package `gguf` isn't installed.
     """
 
     def __init__(self, path: Path) -> None:
-        self.where = path
         try:
             import gguf
         except ImportError as error:
             raise UsageError(f"{path}: reading GGUF files takes the package gguf; pip install gguf") from error
-        try:
-            reader = gguf.GGUFReader(path)
-        except Exception as error:
-            raise CheckpointError(
-                f"{path} is corrupt, cut off or no GGUF file: {' '.join(str(error).split())}"
-            ) from error
-        self.fields: Mapping[str, Any] = reader.fields
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        files = parts_of(path)
+        if missing := [file for file in files if not file.is_file()]:
+            raise CheckpointError(f"{path} lacks {len(missing)} of {len(files)} parts, {missing[0].name} first")
+        headers = [read_header(file) for file in files]
+        self.where, self.fields = files[0], headers[0].fields
+        self._tensors = {name: place for header in headers for name, place in header.tensors.items()}
         self._dequantize = gguf.quants.dequantize
         self.names: Collection[str] = self._tensors.keys()
+        self._check_count(len(files))
+
+    def _check_count(self, files: int) -> None:
+        parts, tensors = self.value("split.count", 1), self.value("split.tensors.count", len(self.names))
+        if max(parts, 1) != files:
+            raise CheckpointError(
+                f"{self.where} is one of {parts} parts; expected names like x-00001-of-{parts:05}.gguf"
+            )
+        if tensors != len(self.names):
+            raise CheckpointError(f"{self.where} and its parts have {len(self.names)} tensors, expected {tensors}")
 
     def value(self, name: str, default: Any = None) -> Any:
         """The content of a field, or `default` when there is none of that name."""
-        return self.fields[name].contents() if name in self.fields else default
+        return self.fields.get(name, default)
 
     def shape_of(self, name: str) -> Shape:
-        return tuple(int(size) for size in reversed(self._tensors[name].shape))
+        return self._tensors[name].shape
 
     def read(self, name: str) -> np.ndarray:
         """float32, of `shape_of(name)`."""
-        tensor = self._tensors[name]
+        place = self._tensors[name]
+        data = np.fromfile(place.file, np.uint8, place.size, offset=place.start)
         try:
-            return self._dequantize(tensor.data, tensor.tensor_type).reshape(self.shape_of(name))
+            return self._dequantize(_in_long_rows(data, place), place.kind).reshape(place.shape)
         except (NotImplementedError, ValueError) as error:
-            kind = tensor.tensor_type.name
+            kind = place.kind.name
             raise CheckpointError(f"{self.where}: {name!r} of type {kind} can't be dequantized: {error}") from error
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The files of which the GGUF file is one part, in order; itself when it is whole."""
+    named = PART.fullmatch(path.name)
+    if named is None:
+        return [path]
+    stem, count = named["stem"], int(named["count"])
+    return [path.with_name(f"{stem}-{part:05}-of-{count:05}.gguf") for part in range(1, count + 1)]
+
+
+def _in_long_rows(data: np.ndarray, place: TensorPlace) -> np.ndarray:
+    """The bytes in rows of many blocks: the package dequantizes a few rows at a time, and blocks don't mix."""
+    from gguf import GGML_QUANT_SIZES
+
+    block = GGML_QUANT_SIZES[place.kind][1]
+    return data.reshape(-1, block * gcd(place.size // block, BLOCKS_AT_ONCE)) if len(data) else data
 
 
 def open_gguf(path: Path, dtype: str | None = None, *, mesh: Mesh | None = None, rules: Rules = RULES) -> Policy:
@@ -77,6 +111,8 @@ def open_gguf(path: Path, dtype: str | None = None, *, mesh: Mesh | None = None,
     chosen, file = checked_dtype(dtype) or "float32", GgufFile(path)
     try:
         config = replace(_config(file), dtype=chosen)
+        tokenizer = tokenizer_from_gguf(file.fields)
+        chat = make_chat(tokenizer, _facts(file))
     except (UsageError, TypeError) as error:  # a TypeError: a field of a kind that nothing can be done with
         raise CheckpointError(f"{path}: {error}") from error
     model = DecoderModel(config)
@@ -90,8 +126,7 @@ def open_gguf(path: Path, dtype: str | None = None, *, mesh: Mesh | None = None,
         mesh=mesh,
         rules=rules,
     )
-    tokenizer = tokenizer_from_gguf(file.fields)
-    return Policy(str(path), model, params, tokenizer, make_chat(tokenizer, _facts(file)))
+    return Policy(str(path), model, params, tokenizer, chat)
 
 
 def _config(file: GgufFile) -> DecoderConfig:
@@ -153,9 +188,18 @@ def _scaling(file: GgufFile, ours: _Fields, config: DecoderConfig) -> RopeScalin
         return _llama3_scaling(file.read(FACTORS), config)
     if kind == "linear":
         return RopeScaling("linear", ours.need("rope.scaling.factor"))
+    if kind == "yarn":
+        return _yarn_scaling(ours)
     if kind != "none":
-        raise UsageError(f"rope scaling {kind!r} is not covered; covered are linear and llama3")
+        raise UsageError(f"rope scaling {kind!r} is not covered; covered are linear, llama3 and yarn")
     return None
+
+
+def _yarn_scaling(ours: _Fields) -> RopeScaling:
+    factor = ours.need("rope.scaling.factor")
+    low, high = ours.get("rope.scaling.yarn_beta_slow", 1.0), ours.get("rope.scaling.yarn_beta_fast", 32.0)
+    longer = ours.get("rope.scaling.attn_factor", 1.0) * lengthening(factor)
+    return RopeScaling("yarn", factor, low, high, ours.need("rope.scaling.original_context_length"), longer)
 
 
 def _llama3_scaling(factors: np.ndarray, config: DecoderConfig) -> RopeScaling:
@@ -163,7 +207,7 @@ def _llama3_scaling(factors: np.ndarray, config: DecoderConfig) -> RopeScaling:
     from tunix_core.models.rotary import frequencies, slowdown
 
     scaling = RopeScaling("llama3", float(str(np.float32(factors.max()))))
-    again = np.asarray(slowdown(frequencies(config.head_dim, config.rope_theta), scaling))
+    again = np.asarray(slowdown(frequencies(config.head_dim, config.rope_theta), config.rope_theta, scaling))
     if again.shape != factors.shape or not np.allclose(again, factors, rtol=1e-3):
         raise UsageError(f"{FACTORS!r} slows rotary frequencies in another way than Llama 3 does; that is not covered")
     return scaling
@@ -196,11 +240,7 @@ def unpaired(tensor: np.ndarray, head_dim: int) -> np.ndarray:
 
 
 def _facts(file: GgufFile) -> ChatFacts:
-    tokens = file.fields.get("tokenizer.ggml.tokens")
+    from tunix_core.models.gguf_tokenizer import special_text
 
-    def named(key: str) -> str | None:
-        id = file.value(f"tokenizer.ggml.{key}_token_id")
-        return None if id is None or tokens is None else str(tokens.contents(id))
-
-    eos = tuple(name for name in map(named, ("eos", "eot")) if name)
-    return ChatFacts(file.value("tokenizer.chat_template"), named("bos"), eos)
+    bos, *eos = (special_text(file.fields, name) for name in ("bos", "eos", "eot"))
+    return ChatFacts(file.value("tokenizer.chat_template"), bos or None, tuple(filter(None, eos)))

@@ -47,7 +47,7 @@ def tokenizer_from_gguf(fields: Mapping[str, Any]) -> FastTokenizer:
 
 
 def special_text(fields: Mapping[str, Any], name: str) -> str:
-    """The text of the special token `name` ("bos", "eos", "unknown", "padding"); "" when the file names none."""
+    """The text of the special token `name` ("bos", "eos", "eot", "unknown", "padding"); "" when the file names none."""
     return _special_text(fields, _field(fields, "tokens", list), name)
 
 

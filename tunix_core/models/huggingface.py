@@ -46,6 +46,11 @@ def open_huggingface(path: Path, dtype: str | None = None, *, mesh: Mesh | None 
     tokenizer = FastTokenizer.open(_present(path, TOKENIZER))
     if tokenizer.vocab_size - len(tokenizer.special) > model.vocab_size:
         raise CheckpointError(f"{path}: the tokenizer has {tokenizer.vocab_size} ids, the model {model.vocab_size}")
+    facts = _facts(path, values, tokenizer)
+    try:
+        chat = make_chat(tokenizer, facts)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     params = read_weights(
         source := _source(path),
         model,
@@ -55,7 +60,7 @@ def open_huggingface(path: Path, dtype: str | None = None, *, mesh: Mesh | None 
         mesh=mesh,
         rules=rules,
     )
-    return Policy(str(path), model, params, tokenizer, make_chat(tokenizer, _facts(path, values, tokenizer)))
+    return Policy(str(path), model, params, tokenizer, chat)
 
 
 def save_huggingface(

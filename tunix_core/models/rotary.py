@@ -15,11 +15,11 @@ Rotation = tuple[Array, Array]
 
 def rotary(positions: Array, head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Rotation:
     """Cosine and sine of each position's angles: [S, T] -> two float32 [S, T, 1, head_dim / 2]."""
-    rates = frequencies(head_dim, theta)
+    rates, longer = frequencies(head_dim, theta), scaling.attention_factor if scaling else 1.0
     if scaling:
-        rates = rates / slowdown(rates, scaling)
+        rates = rates / slowdown(rates, theta, scaling)
     angles = positions[:, :, None, None].astype(jnp.float32) * rates
-    return jnp.cos(angles), jnp.sin(angles)
+    return jnp.cos(angles) * longer, jnp.sin(angles) * longer
 
 
 def frequencies(head_dim: int, theta: float) -> Array:
@@ -28,13 +28,32 @@ def frequencies(head_dim: int, theta: float) -> Array:
     return theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
 
 
-def slowdown(rates: Array, scaling: RopeScaling) -> Array:
-    """By what each of the frequencies [head_dim / 2] is divided."""
+def slowdown(rates: Array, theta: float, scaling: RopeScaling) -> Array:
+    """By what each of the frequencies [head_dim / 2] of base `theta` is divided.
+
+    "yarn" is YaRN's NTK-by-parts (Peng et al. 2023, arXiv:2309.00071, section 3.2), its bounds whole pairs as in
+    its authors' code.
+    """
     if scaling.kind == "linear":
         return jnp.full_like(rates, scaling.factor)
-    turns = scaling.original_positions * rates / (2 * math.pi)
-    kept = jnp.clip((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0)
+    kept = _kept_by_llama3(rates, scaling) if scaling.kind == "llama3" else _kept_by_yarn(rates, theta, scaling)
     return 1.0 / (kept + (1.0 - kept) / scaling.factor)
+
+
+def _kept_by_llama3(rates: Array, scaling: RopeScaling) -> Array:
+    turns = scaling.original_positions * rates / (2 * math.pi)
+    return jnp.clip((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0)
+
+
+def _kept_by_yarn(rates: Array, theta: float, scaling: RopeScaling) -> Array:
+    half = len(rates)
+
+    def pair(turns: float) -> float:
+        """The pair, not always a whole one, that turns so often within the original positions."""
+        return half * math.log(scaling.original_positions / (2 * math.pi * turns)) / math.log(theta)
+
+    first, last = max(math.floor(pair(scaling.high)), 0), min(math.ceil(pair(scaling.low)), 2 * half - 1)
+    return 1.0 - jnp.clip((jnp.arange(half) - first) / max(last - first, 1e-3), 0.0, 1.0)
 
 
 def rotate(x: Array, rotation: Rotation) -> Array:

@@ -1,8 +1,8 @@
 """A checkpoint's own chat template, appended to as a conversation grows.
 
-A conversation is rendered as text at each turn; of that text only what is new is tokenized, and what was
-sampled stays as it was sampled. So the work per turn is rendering (which grows with the conversation,
-and is string building) and tokenizing (which doesn't: it is the new messages' text).
+At each turn the template is shown the part of the conversation on which what it writes next depends
+(`view.in_view`), and of its text only what is new is tokenized; what was sampled stays as it was sampled. So the
+work per turn doesn't grow with the turns. A template that looks at more of a conversation is shown all of it.
 
 Where the template, shown the new messages, renders earlier ones otherwise than before — reasoning that it
 drops, say — the conversation forks at the last place where the policy was given the word and both agree.
@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import logging
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from tunix_core.models.jinja import ChatTemplate
 from tunix_core.models.prompting import Prompting
 from tunix_core.models.tokenizer import FastTokenizer
 from tunix_core.models.tool_styles import STYLES, ToolStyle, style_of
+from tunix_core.models.view import in_view, looks_no_further
 from tunix_core.types import Message, TextPart
 
 log = logging.getLogger(__name__)
@@ -90,15 +93,16 @@ class TemplateChat:
     def extend(self, history: np.ndarray, messages: Sequence[Message], past: Past) -> Rendering:
         """Closes the turn that ends `history` if it is open, then renders `messages`, ready for the policy to
         speak again; forks where the template rewrites what was said. Raises ModelError when it refuses them."""
-        whole = self._render([*past.messages, *messages], past.tools)
-        new = self._appended(history, past, whole)
-        if new is not None:
-            return Rendering(self._encode(new), len(history))
-        if not self._forked:
-            self._forked = True
-            log.warning("the chat template rewrites earlier messages: such conversations fork (said once)")
-        same, keep = self._common(history, past, whole)
-        return Rendering(self._encode(whole[len(same) :]), keep)
+        view = in_view(past, messages)
+        if view is not past and self._looks_no_further:
+            try:
+                if (found := self._extended(history, messages, view)) is not None:
+                    return found
+            except ModelError:
+                log.debug("the template refuses a part of a conversation; it is shown the whole", exc_info=True)
+        return self._extended(history, messages, past) or Rendering(
+            self._encode(self._render([*past.messages, *messages], past.tools)), 0
+        )
 
     def parse(self, tokens: np.ndarray) -> Message:
         """The assistant message that sampled `tokens` say, up to their stop token. Never raises."""
@@ -108,12 +112,43 @@ class TemplateChat:
         text, calls = self.style.read("".join(t for t, special in said if not special or t in self.style.marks))
         return Message("assistant", (TextPart(text),) if text else (), calls)
 
+    def say(self, message: Message) -> np.ndarray:
+        """The ids a policy samples to say `message`, its stop token included: int32 [T]. As the template writes an
+        assistant's turn; word for word where it leaves out what is said. Raises ModelError when it refuses the message.
+        """
+        asked = [Message.of("user", "?")]
+        turn = _after(self._render([*asked, message], (), ready=False), self._render(asked, ()))
+        written = self._guard(message.text)
+        if turn is None or _squashed(written) not in _squashed(turn):
+            turn = written + self._guard(self.style.write(message.tool_calls)) + self._closing
+        ends = self._ends(turn)
+        return self._encode(turn[: ends[-1].end()] if ends else turn.removesuffix(self._closing) + self.eos)
+
     def text(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), ready: bool = True) -> str:
         """The conversation as the template writes it; `ready`: with the assistant's turn begun. Raises ModelError."""
         return self._prompting.render(messages, tools, str, ready)
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], ready: bool = True) -> str:
         return self._prompting.render(messages, tools, self._guard, ready)
+
+    @cached_property
+    def _looks_no_further(self) -> bool:
+        found = looks_no_further(self.text)
+        if not found:
+            log.warning("the chat template looks at whole conversations: rendering grows with their turns (said once)")
+        return found
+
+    def _extended(self, history: np.ndarray, messages: Sequence[Message], past: Past) -> Rendering | None:
+        """As `extend`, by what `past` shows; None when the template rewrites all of that."""
+        whole = self._render([*past.messages, *messages], past.tools)
+        new = self._appended(history, past, whole)
+        if new is not None:
+            return Rendering(self._encode(new), len(history))
+        if not self._forked:
+            self._forked = True
+            log.warning("the chat template rewrites earlier messages: such conversations fork (said once)")
+        agreed = self._agreed(history, past, whole)
+        return agreed and Rendering(self._encode(agreed[0]), agreed[1])
 
     def _probed(self) -> tuple[str, str]:
         """What the template writes after an assistant's message, up to its first special token; and that token."""
@@ -146,23 +181,34 @@ class TemplateChat:
         turn, new = _after(then, prompt), _after(whole, then)
         if turn is None or new is None or _squashed(self._guard(past.messages[-1].text)) not in _squashed(turn):
             return "", None
-        stops = {self._names[id] for id in self.stop_tokens}
-        ends = [found for found in self._special.finditer(turn) if found[0] in stops]
+        ends = self._ends(turn)
         if not ends:
             return self._closing, self._closing + new
         return ends[-1][0], turn[ends[-1].start() :] + new
 
-    def _common(self, history: np.ndarray, past: Past, whole: str) -> tuple[str, int]:
-        """The longest beginning of `whole` that ends where the policy was given the word, and how many ids it is."""
-        for before, start in reversed(past.marks):
+    def _ends(self, text: str) -> list[re.Match[str]]:
+        """Where tokens that end a turn stand."""
+        stops = {self._names[id] for id in self.stop_tokens}
+        return [found for found in self._special.finditer(text) if found[0] in stops]
+
+    def _agreed(self, history: np.ndarray, past: Past, whole: str) -> tuple[str, int] | None:
+        """The rest of `whole` from the last place where the policy was given the word and nothing before it is
+        rewritten, and how many ids stand there."""
+
+        def rest(mark: tuple[int, int]) -> tuple[str, int] | None:
+            before, start = mark
             prompt = self._render(past.messages[:before], past.tools)
-            if whole.startswith(prompt):
-                return prompt, start
+            if (new := _after(whole, prompt)) is not None:
+                return new, start
             bare = self._render(past.messages[:before], past.tools, ready=False)
             opening = self._encode(_after(prompt, bare) or "")
-            if whole.startswith(bare) and np.array_equal(history[start - len(opening) : start], opening):
-                return bare, start - len(opening)
-        return "", 0
+            new, start = _after(whole, bare), start - len(opening)
+            return (new, start) if new and np.array_equal(history[start:][: len(opening)], opening) else None
+
+        agreeing = bisect_left(
+            past.marks, True, key=lambda mark: rest(mark) is None
+        )  # a place after a rewriting is one
+        return rest(past.marks[agreeing - 1]) if agreeing else None
 
     def _encode(self, text: str) -> np.ndarray:
         """int32 [T]; special tokens where they aren't guarded."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,8 @@ import numpy as np
 from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 
-from tunix_core.errors import CheckpointError
+from tunix_core.contracts import Policy
+from tunix_core.errors import CheckpointError, UsageError
 from tunix_core.models.decoder import DecoderModel
 from tunix_core.models.paths import Params, flatten, unflatten
 from tunix_core.models.placement import RULES, Rules, place
@@ -101,14 +103,27 @@ def read_weights(
     shapes = {path: leaf.shape[::-1] if transposed(path) else leaf.shape for path, leaf in expected.items()}
     _check(source, names, shapes, ignored)
 
-    def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for path, leaf in expected.items():
-            stored = adjust(path, source.read(names[path]))
-            yield path, np.array(stored.T if transposed(path) else stored, leaf.dtype, order="C")
+    def tensor(path: str) -> np.ndarray:
+        stored = adjust(path, source.read(names[path]))
+        return np.array(stored.T if transposed(path) else stored, expected[path].dtype, order="C")
 
+    tensors = ((path, tensor(path)) for path in expected)
     if mesh is None:
-        return unflatten({path: jnp.asarray(tensor) for path, tensor in tensors()})
-    return place(tensors(), mesh, rules, heads_together(model))
+        return unflatten({path: jnp.asarray(tensor) for path, tensor in tensors})
+    return place(tensors, mesh, rules, heads_together(model))
+
+
+def lay_policy(policy: Policy, mesh: Mesh, rules: Rules = RULES) -> Policy:
+    """The policy with its weights on a mesh, as `open_policy` lays them; for one that was made elsewhere.
+
+    Raises:
+        UsageError: its model is no DecoderModel.
+    """
+    if not isinstance(policy.model, DecoderModel):
+        given = type(policy.model).__name__
+        raise UsageError(f"policy {policy.id!r}: a {given} can't be laid on a mesh, a DecoderModel can")
+    params = place(flatten(policy.params), mesh, rules, heads_together(policy.model))
+    return replace(policy, params=params)
 
 
 def heads_together(model: DecoderModel) -> Mapping[str, int]:

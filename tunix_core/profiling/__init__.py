@@ -9,7 +9,23 @@
 Without a recorder, `span` and `count` do nothing, in a quarter of a microsecond at most.
 """
 
-from tunix_core.profiling.recorder import Recorder, SpanRecord, count, recording, span
-from tunix_core.profiling.shares import busy_share
+from tunix_core.profiling.recorder import Recorder, SpanRecord, count, note, recording, span
+from tunix_core.profiling.shares import Interval, busy_share, covered_ns, merged
+from tunix_core.profiling.span_log import SpanLog, read_spans
+from tunix_core.profiling.watchdog import Watchdog
 
-__all__ = ["Recorder", "SpanRecord", "busy_share", "count", "recording", "span"]
+__all__ = [
+    "Interval",
+    "Recorder",
+    "SpanLog",
+    "SpanRecord",
+    "Watchdog",
+    "busy_share",
+    "count",
+    "covered_ns",
+    "merged",
+    "note",
+    "read_spans",
+    "recording",
+    "span",
+]

@@ -16,15 +16,15 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 _new_id = itertools.count(1).__next__
-_parent: ContextVar[int] = ContextVar("tunix_span", default=0)
+_current: ContextVar[_Span | None] = ContextVar("tunix_span", default=None)
 
 
 class SpanRecord(NamedTuple):
-    """A finished span.
+    """A span.
 
     Attributes:
-        id, parent: parent is 0 for a span that has none.
-        start_ns, end_ns: of `time.perf_counter_ns`.
+        id, parent: parent is 0 for a span that has none. What a tag doesn't say here, it may say there.
+        start_ns, end_ns: of `time.perf_counter_ns`; read from a file, of `time.time_ns`.
         error: the type of the exception that left the span, or None.
     """
 
@@ -46,22 +46,25 @@ class Recorder:
 
     Attributes:
         dropped: spans that were pushed out before anyone drained them.
-        finished: what `drain` takes from.
     """
 
     def __init__(self, capacity: int = 65536) -> None:
         self.dropped = 0
         self.capacity = capacity
         self.finished: deque[_Span] = deque(maxlen=capacity)
+        self.opened: set[_Span] = set()
         self._counters: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def drain(self) -> list[SpanRecord]:
         """The spans finished since the last call, in the order they ended. A span still open comes later."""
-        drained = []
-        for _ in range(len(self.finished)):
-            drained.append(self.finished.popleft().record())
-        return drained
+        take = self.finished.popleft
+        return [_record(take(), 0) for _ in range(len(self.finished))]
+
+    def open(self) -> list[SpanRecord]:
+        """The spans that are open now, as if they ended now. Safe from any thread."""
+        now, opened = perf_counter_ns(), list(self.opened)
+        return [_record(each, now) for each in opened if each.start_ns]
 
     def counters(self) -> dict[str, float]:
         """Every counter's total so far."""
@@ -69,52 +72,65 @@ class Recorder:
             return dict(self._counters)
 
     def statistics(self) -> dict[str, float]:
-        """Spans waiting to be drained, the bound on them, and those dropped."""
-        return {"spans": len(self.finished), "capacity": self.capacity, "dropped": self.dropped}
+        """Spans waiting to be drained, the bound on them, those dropped, and those open."""
+        return {
+            "spans": len(self.finished),
+            "capacity": self.capacity,
+            "dropped": self.dropped,
+            "open": len(self.opened),
+        }
 
     def add(self, name: str, amount: float) -> None:
         with self._lock:
             self._counters[name] = self._counters.get(name, 0.0) + amount
 
+    def keep(self, span: _Span) -> None:
+        if len(self.finished) == self.capacity:
+            self.dropped += 1
+        self.finished.append(span)
+
 
 class _Span:
-    __slots__ = ("end_ns", "error", "id", "name", "parent", "recorder", "start_ns", "tags")
+    """Made by `span` without an `__init__`: a call of Python from C for each would cost a tenth of the whole."""
 
-    def __init__(self, recorder: Recorder, name: str, tags: Mapping[str, Any]) -> None:
-        self.recorder = recorder
-        self.name = name
-        self.tags = tags
-        self.error: str | None = None
+    __slots__ = ("end_ns", "error", "id", "name", "parent", "recorder", "start_ns", "tags")
+    id: int
+    name: str
+    tags: Mapping[str, Any]
+    parent: _Span | None
+    recorder: Recorder
+    start_ns: int
+    end_ns: int
+    error: type[BaseException] | None
 
     def __enter__(self) -> None:
-        self.parent = _parent.get()
-        self.id = own = _new_id()
-        _parent.set(own)
+        _current.set(self)
+        self.recorder.opened.add(self)
         self.start_ns = perf_counter_ns()
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, _: object, __: object) -> None:
         self.end_ns = perf_counter_ns()
+        self.error = error
         # Not `reset(token)`: that raises when a generator is closed from another context.
-        _parent.set(self.parent)
-        if error is not None:
-            self.error = error.__name__
+        _current.set(self.parent)
         recorder = self.recorder
-        if len(recorder.finished) == recorder.capacity:
+        recorder.opened.discard(self)
+        finished = recorder.finished
+        if len(finished) == recorder.capacity:
             recorder.dropped += 1
-        recorder.finished.append(self)
-
-    def record(self) -> SpanRecord:
-        return SpanRecord(self.id, self.parent, self.name, self.start_ns, self.end_ns, self.tags, self.error)
+        finished.append(self)
 
 
 class _Nothing:
+    """Its methods are built in, since a `with` statement calls those without a Python frame."""
+
     __slots__ = ()
+    __enter__ = "".format
+    __exit__ = "".format
 
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
 
-
-_NOTHING = _Nothing()
+_NOTHING: Any = _Nothing()
+_new_span = _Span.__new__
 _active: Recorder | None = None
 
 
@@ -122,7 +138,20 @@ def span(name: str, **tags: Any) -> AbstractContextManager[None]:
     """Times what happens inside, under `name`; nothing when no recorder is on. Never raises of its own."""
     if _active is None:
         return _NOTHING
-    return _Span(_active, name, tags)
+    made = _new_span(_Span)
+    made.id, made.name, made.tags, made.start_ns = _new_id(), name, tags, 0
+    made.recorder, made.parent = _active, _current.get()
+    return made  # type: ignore[return-value]
+
+
+def note(name: str, duration_s: float, **tags: Any) -> None:
+    """A span that ends now and began `duration_s` seconds ago, for what no `with` statement can hold."""
+    if _active is None:
+        return
+    made: _Span = span(name, **tags)  # type: ignore[assignment]
+    made.end_ns, made.error = perf_counter_ns(), None
+    made.start_ns = made.end_ns - int(duration_s * 1e9)
+    made.recorder.keep(made)
 
 
 def count(name: str, amount: float = 1.0) -> None:
@@ -141,3 +170,11 @@ def recording(capacity: int = 65536) -> Iterator[Recorder]:
         yield recorder
     finally:
         _active = outer
+
+
+def _record(span: _Span, now_ns: int) -> SpanRecord:
+    parent = span.parent.id if span.parent is not None else 0
+    if now_ns:
+        return SpanRecord(span.id, parent, span.name, span.start_ns, max(now_ns, span.start_ns), span.tags, None)
+    error = span.error.__name__ if span.error is not None else None
+    return SpanRecord(span.id, parent, span.name, span.start_ns, span.end_ns, span.tags, error)

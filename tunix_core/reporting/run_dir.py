@@ -3,6 +3,7 @@
 config.toml          the whole configuration, with whole ids
 lock.json            distributions, versions, hashes of the specs, seeds
 metrics.jsonl        one row per step
+spans/               where the time went, for `tunix trace`
 trajectories.jsonl   one readable line per finished episode
 checkpoints/         the newest few
 summary.json         before and after, when the run evaluates
@@ -15,7 +16,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -109,6 +110,16 @@ class RunDir:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def read_rows(path: Path) -> Iterator[dict[str, float]]:
+    """The rows of a run directory's metrics; what a kill cut short is left out."""
+    with (path / "metrics.jsonl").open() as file:
+        for line in file:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                return
 
 
 def _held(path: Path) -> int:

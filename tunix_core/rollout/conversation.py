@@ -28,13 +28,16 @@ class Conversation:
         self.branch = 0
         self.spans: list[TokenSpan] = []
         self._tools = tuple(tools)
+        self._ids: np.ndarray | None = None  # `tokens`, until something is added
         self._append(TokenSpan.forced(chat.open(messages, tools)))
         self._marks = [(len(self.messages), len(self.tokens))]
 
     @property
     def tokens(self) -> np.ndarray:
         """The current branch's ids, int32 [T]: the next prompt."""
-        return np.concatenate([span.tokens for span in self._current()])
+        if self._ids is None:
+            self._ids = np.concatenate([span.tokens for span in self.spans if span.branch == self.branch])
+        return self._ids
 
     @property
     def sampled_tokens(self) -> int:
@@ -43,7 +46,7 @@ class Conversation:
     def hear(self, completion: Completion) -> Message:
         """Takes what the policy sampled, as it is; gives the message it says."""
         span = TokenSpan(completion.tokens, True, completion.logprobs, completion.versions, self.turn, self.branch)
-        self.spans.append(span)
+        self._append(span)
         message = self._chat.parse(completion.tokens)
         self.messages.append(message)
         self.turn += 1
@@ -65,6 +68,4 @@ class Conversation:
     def _append(self, span: TokenSpan) -> None:
         if len(span):
             self.spans.append(span)
-
-    def _current(self) -> list[TokenSpan]:
-        return [span for span in self.spans if span.branch == self.branch]
+            self._ids = None

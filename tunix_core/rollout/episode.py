@@ -64,11 +64,17 @@ async def run_episode(request: RolloutRequest, suite: Suite) -> Trajectory:
     Gives a Trajectory whatever happens inside: a failure is in its `failure`, and its score is
     then None. Raises only EngineError, RunEnded and cancellation, which concern the whole run.
     """
+    name = request.id
+    with span("episode", suite=suite.name, group=name.group, sample=name.sample, attempt=name.attempt):
+        return await _run(request, suite)
+
+
+async def _run(request: RolloutRequest, suite: Suite) -> Trajectory:
     context = Context(run_dir=suite.run_dir, suite=suite.name, sample=request.id, env=suite.env)
     state, started, env = _State(), perf_counter(), None
     suite.hooks.notify("tunix_episode_start", ctx=context, task=request.task)
     try:
-        with boundary("env.open", EnvError):
+        with span("env.open"), boundary("env.open", EnvError):
             env = await suite.opener.open(request.task)
         await _play_until_deadline(request, suite, env, state, context)
         score = await _score(request, suite, state)
@@ -78,7 +84,8 @@ async def run_episode(request: RolloutRequest, suite: Suite) -> Trajectory:
         score = Score(None, failure=state.failure)
     finally:
         if env is not None:
-            await env.close()
+            with span("env.close"):
+                await env.close()
     state.timing["total"] = perf_counter() - started
     trajectory = _audited(_trajectory(request, suite, state, score), suite.hooks, context)
     score = trajectory.score
@@ -102,8 +109,8 @@ async def _play_until_deadline(
 
 
 async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _State, context: Context) -> None:
-    with span("env.reset"), boundary("env.reset", EnvError):
-        opening = await _timed(state, "env", env.reset(request.seed))
+    with span("env.reset"), boundary("env.reset", EnvError), _Timed(state, "env"):
+        opening = await env.reset(request.seed)
     state.info.update(opening.info)
     with boundary("chat.open", ModelError):
         talk = state.conversation = Conversation(suite.chat, opening.messages, opening.tools)
@@ -112,12 +119,13 @@ async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _S
         if len(talk.tokens) >= suite.engine.max_context:
             state.stop_reason = "context"
             return
-        with span("engine.generate"), boundary("engine.generate", ModelError):
-            completion = await _timed(state, "engine", _generate(request, suite, talk, budget))
+        with span("engine.generate", turn=talk.turn), boundary("engine.generate", ModelError):
+            with _Timed(state, "engine"):
+                completion = await _generate(request, suite, talk, budget)
             action = talk.hear(completion)
         with boundary("tunix_review_tool_call", ToolError):
             action = _reviewed(action, suite.hooks, context)
-        result = await _step(suite, env, state, action, context)
+        result = await _step(suite, env, state, action, talk.turn, context)
         if result.done:
             _end(state, result)
             return
@@ -143,9 +151,11 @@ async def _generate(request: RolloutRequest, suite: Suite, talk: Conversation, b
         return await suite.engine.generate(wanted)
 
 
-async def _step(suite: Suite, env: EnvHandle, state: _State, action: Message, context: Context) -> StepResult:
-    with span("env.step"), boundary("env.step", EnvError):
-        result = await _timed(state, "env", env.step(action))
+async def _step(
+    suite: Suite, env: EnvHandle, state: _State, action: Message, turn: int, context: Context
+) -> StepResult:
+    with span("env.step", turn=turn), boundary("env.step", EnvError), _Timed(state, "env"):
+        result = await env.step(action)
     state.rewards.append(float(result.reward))
     state.info.update(result.info)
     suite.hooks.notify("tunix_step", ctx=context, action=action, result=result)
@@ -242,12 +252,19 @@ def _audited(trajectory: Trajectory, hooks: Hooks, context: Context) -> Trajecto
     return trajectory.scored(replace(trajectory.score, flags=(*trajectory.score.flags, *flags)))
 
 
-async def _timed(state: _State, name: str, awaitable: Any) -> Any:
-    started = perf_counter()
-    try:
-        return await awaitable
-    finally:
-        state.timing[name] += perf_counter() - started
+class _Timed:
+    """Adds the time inside to the episode's, under `name`."""
+
+    __slots__ = ("_name", "_started", "_state")
+
+    def __init__(self, state: _State, name: str) -> None:
+        self._state, self._name = state, name
+
+    def __enter__(self) -> None:
+        self._started = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._state.timing[self._name] += perf_counter() - self._started
 
 
 def as_episode(trajectory: Trajectory) -> Episode:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tunix_core.config import RunConfig, SuiteConfig
-from tunix_core.contracts import Engine, Hooks, Policy, Sampling, TaskSource
+from tunix_core.contracts import Curriculum, Engine, Hooks, Policy, Sampling, TaskSource
 from tunix_core.errors import UsageError, did_you_mean
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite
 from tunix_core.specs import EnvSpec, Timeouts, load_target
+from tunix_core.types import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +117,37 @@ def algorithms(config: RunConfig, hub: Hub) -> dict[str, Any]:
     return chosen
 
 
+def make_curriculum(bench: Bench, source: TaskSource, config: RunConfig, hub: Hub) -> Curriculum | None:
+    """What chooses the suite's tasks, or None when each comes once an epoch.
+
+    Raises:
+        UnknownIdError: nothing installed has this id.
+        UsageError: an option that the curriculum does not take, or its value.
+    """
+    asked = bench.config.curriculum
+    if asked is None:
+        return None
+    make, listed = hub.load_object("curricula", asked.id), list(hub.find("curricula", asked.id).options)
+    _check_options(asked.id, asked.options, make, listed)
+    seed = derive_seed("curriculum", config.seed, bench.config.name)
+    try:
+        return make(source, seed=seed, **asked.options)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"suite {bench.config.name!r}: {asked.id} with {dict(asked.options)}: {error}") from error
+
+
 def _algorithm(identity: str, options: Mapping[str, Any], hub: Hub) -> Any:
     make, listed = hub.load_object("algorithms", identity), list(hub.find("algorithms", identity).options)
+    _check_options(identity, options, make, listed)
+    return make(**options)
+
+
+def _check_options(identity: str, options: Mapping[str, Any], make: Any, listed: Sequence[str]) -> None:
     taken = signature(make).parameters
     for name in options:
         if name not in taken and all(p.kind is not Parameter.VAR_KEYWORD for p in taken.values()):
             near, known = did_you_mean(name, listed), ", ".join(listed) or "none"
             raise UsageError(f"{identity} has no option {name!r}.{near} It takes: {known}.")
-    return make(**options)
 
 
 def greedy(sampling: Sampling) -> Sampling:

@@ -12,6 +12,7 @@ from tunix_core.errors import UsageError
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite, run_episode
 from tunix_core.run.build import Bench, connect, prepare
+from tunix_core.run.engines import open_engine
 from tunix_core.run.policies import open_model
 from tunix_core.types import SampleId, Task, Trajectory, derive_seed
 
@@ -62,12 +63,12 @@ def evaluate(
 
 
 async def _evaluate(bench: Bench, policy: Policy, hub: Hub, config: EngineConfig, n: int, seed: int) -> dict[str, Any]:
-    from tunix_core.engine import make_engine
     from tunix_core.reporting import summarise
     from tunix_core.weights import WeightStore
 
     source = bench.tasks(bench.config.split, seed)
-    engine = make_engine(policy, WeightStore(0, policy.params), fit(config, policy), deterministic=True)
+    weights = WeightStore(0, policy.params)
+    engine = open_engine(config, policy, weights, hub, deterministic=True, training=False)
     suite = connect(bench, hub, engine, policy)
     try:
         await engine.start()
@@ -108,8 +109,17 @@ def _count(source: TaskSource, n: int) -> int:
     return n if length is None else min(n, length)
 
 
-def fit(config: EngineConfig, policy: Policy) -> EngineConfig:
-    """The engine's config with its context no longer than the model's positions."""
-    from dataclasses import replace
+def engine_bytes(policy: Policy, config: EngineConfig) -> int:
+    """Bytes of memory that an engine of one's own takes: a version's parameters, and its caches."""
+    import jax
 
-    return replace(config, max_context=min(config.max_context, policy.model.max_positions))
+    from tunix_core.engine.engine import sizes_of
+
+    sizes = sizes_of(config, policy.model.max_positions, deterministic=True)
+    caches = jax.eval_shape(
+        lambda: (
+            policy.model.init_cache(sizes.slots, sizes.length),
+            policy.model.init_cache(sizes.blocks, sizes.chunk),
+        )
+    )
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((policy.params, caches)))

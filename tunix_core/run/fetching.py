@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import unescape
@@ -84,7 +84,8 @@ def fetch_model(name: str, agree: Agree) -> Path:
     """Fetches a model, unless it is there.
 
     Args:
-        name: one of KNOWN, an id of Hugging Face's ("owner/name"), or one of its GGUF files ("owner/name/FILE.gguf").
+        name: one of KNOWN, an id of Hugging Face's ("owner/name"), or one of its GGUF files ("owner/name/FILE.gguf";
+            of one that was split any part, and all are fetched).
         agree: is shown a licence that binds its users; False leaves the model where it is.
 
     Returns:
@@ -95,6 +96,7 @@ def fetch_model(name: str, agree: Agree) -> Path:
             that isn't what it should be.
     """
     from tunix_core.models.cache import folder_of, is_fetched
+    from tunix_core.models.gguf_file import parts_of
 
     name = name.removeprefix("models/")
     if name in KNOWN:
@@ -107,7 +109,8 @@ def fetch_model(name: str, agree: Agree) -> Path:
             + did_you_mean(name, tuple(KNOWN))
         )
     owner, repository, *file = name.split("/")
-    return _fetch_hub(f"{owner}/{repository}", tuple(file), folder_of(f"{owner}/{repository}"))
+    files = [part.name for part in parts_of(Path(file[0]))] if file else ()
+    return _fetch_hub(f"{owner}/{repository}", files, folder_of(f"{owner}/{repository}"))
 
 
 def list_models() -> list[dict[str, Any]]:
@@ -194,7 +197,7 @@ def page_text(page: str) -> str:
 
 
 # ---- Hugging Face ----
-def _fetch_hub(id: str, files: tuple[str, ...], folder: Path) -> Path:
+def _fetch_hub(id: str, files: Sequence[str], folder: Path) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:

@@ -32,6 +32,11 @@ class Interrupt:
         if self._listens:
             self._loop.remove_signal_handler(signal.SIGINT)
 
+    @property
+    def asked(self) -> bool:
+        """Whether the user has asked."""
+        return self._asked.is_set()
+
     async def wait(self) -> None:
         """Returns once the user has asked."""
         await self._asked.wait()

@@ -17,6 +17,11 @@ def make_lock(config: RunConfig, benches: Sequence[Bench], hub: Hub) -> dict[str
         "distributions": {name: version for name, version in hub.lock().items() if name in _used(config, hub)},
         "specs": {bench.spec.id: hub.content_hash(bench.spec) for bench in benches},
         "suites": {bench.config.name: dict(bench.options) for bench in benches},
+        "curricula": {
+            suite.name: {"id": suite.curriculum.id, "options": dict(suite.curriculum.options)}
+            for suite in config.suites
+            if suite.curriculum
+        },
         "seed": config.seed,
         "model": config.model,
     }
@@ -27,6 +32,8 @@ def _used(config: RunConfig, hub: Hub) -> set[str]:
     ids = [("envs", suite.env) for suite in config.suites]
     ids += [("rewards", part.id) for suite in config.suites for part in suite.rewards if part.id != "env"]
     ids += [("algorithms", suite.algorithm or config.trainer.algorithm) for suite in config.suites]
+    ids += [("engines", config.engine.id)]
+    ids += [("curricula", suite.curriculum.id) for suite in config.suites if suite.curriculum]
     ids += [("models", config.model)] if config.model in {spec.id for spec in hub.list("models")} else []
     records = [hub.record_of(kind, identity) for kind, identity in ids]
     return {"tunix-core", *(f"file:{record.name}" if record.is_file else record.name for record in records)}
@@ -40,7 +47,7 @@ def check_lock(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """
     changed = [
         f"{part}.{name}: was {before.get(name)!r}, is {after.get(name)!r}"
-        for part in ("distributions", "specs", "suites")
+        for part in ("distributions", "specs", "suites", "curricula")
         for before, after in [(saved.get(part, {}), _plain(now[part]))]
         for name in sorted({*before, *after})
         if before.get(name) != after.get(name)

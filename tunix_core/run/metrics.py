@@ -7,17 +7,21 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
+from tunix_core.run.pipeline import Taken
 from tunix_core.scheduler import Scheduler
-from tunix_core.types import Group, Trajectory
+from tunix_core.types import Group, Trajectory, staleness
 
 
 class StepMetrics:
     """Gathers what happens between two steps and gives it as a flat row."""
 
-    def __init__(self) -> None:
-        self._start = self._last = time.monotonic()
-        self._sampled_before = 0.0
-        self._waited = 0.0
+    def __init__(self, sampled: float = 0.0, saved: Mapping[str, float] | None = None) -> None:
+        self._last = time.monotonic()
+        self._start = self._last - (saved or {}).get("time_s", 0.0)
+        self._sampled_before = self._sampled_at_start = sampled
+        self._trained = self._waited = 0.0
         self._episodes: defaultdict[str, list[Trajectory]] = defaultdict(list)
 
     @contextmanager
@@ -29,16 +33,30 @@ class StepMetrics:
         finally:
             self._waited += time.monotonic() - started
 
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Inside `waiting`: the time inside is none of waiting."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waited -= time.monotonic() - started
+
+    def state(self) -> dict[str, float]:
+        """What a resumed run goes on from."""
+        return {"time_s": time.monotonic() - self._start}
+
     def episode(self, trajectory: Trajectory) -> None:
         self._episodes[trajectory.id.suite].append(trajectory)
 
     def row(
         self,
         step: int,
-        groups: Sequence[Group],
+        taken: Taken,
         learned: Mapping[str, float],
         engine: Mapping[str, float],
         scheduler: Scheduler,
+        observed: Mapping[str, float],
     ) -> dict[str, float]:
         """The step's row; starts gathering for the next."""
         now = time.monotonic()
@@ -54,27 +72,55 @@ class StepMetrics:
         }
         row |= {name: float(value) for name, value in learned.items()}
         row |= {f"engine/{name}": float(value) for name, value in engine.items()}
+        row |= observed
+        row |= staleness_histogram(taken.groups, step)
+        self._trained += row.get("trained_tokens", 0.0) + row.get("idle_tokens", 0.0)
+        row["goodput"] = self._trained / max(1.0, sampled - self._sampled_at_start)
         for suite in scheduler.consumed:
-            row |= {f"suite/{suite}/{name}": value for name, value in self._suite(suite, groups).items()}
+            row |= {f"suite/{suite}/{name}": value for name, value in self._suite(suite, taken).items()}
             for kind, count in scheduler.failures.counts[suite].items():
                 row[f"suite/{suite}/failures/{kind}"] = count
-            row[f"suite/{suite}/consumed"] = scheduler.consumed[suite]
+            row |= {f"suite/{suite}/{name}": value for name, value in scheduler.suite_statistics(suite).items()}
+        row["episodes_limit"] = float(scheduler.concurrency.limit)
         self._last, self._sampled_before, self._waited = now, sampled, 0.0
         self._episodes.clear()
         return row
 
-    def _suite(self, suite: str, groups: Sequence[Group]) -> dict[str, float]:
-        """Scores of the groups consumed; latency and the share without a score of the episodes that ended."""
-        mine = [group for group in groups if group.suite == suite]
-        scores = [t.score.value for g in mine for t in g.survivors if t.score and t.score.value is not None]
+    def _suite(self, suite: str, taken: Taken) -> dict[str, float]:
+        """Scores of the groups that the trainer took, those that it replaced included, since to leave them out
+        would show the tasks as they were chosen; latency and the share without a score of the episodes that ended."""
+        mine = [group for group in taken.groups if group.suite == suite]
+        seen = [*mine, *(group for group in taken.refilled if group.suite == suite)]
+        scores = [t.score.value for g in seen for t in g.survivors if t.score and t.score.value is not None]
         ended = self._episodes[suite]
-        found: dict[str, float] = {"groups": len(mine), "episodes": len(ended)}
+        found: dict[str, float] = {"groups": len(mine), "groups_refilled": len(seen) - len(mine)}
+        found["episodes"] = len(ended)
         if scores:
             found["score"] = sum(scores) / len(scores)
-            found["signal_share"] = sum(g.has_signal for g in mine) / len(mine)
+            found["signal_share"] = sum(g.has_signal for g in seen) / len(seen)
         if ended:
             found["none_share"] = sum(t.score is None or t.score.value is None for t in ended) / len(ended)
-            found["latency_s"] = sum(t.timing.get("total", 0.0) for t in ended) / len(ended)
+            found |= _latency(sorted(t.timing.get("total", 0.0) for t in ended))
+            found["env_s"] = sum(t.timing.get("env", 0.0) for t in ended) / len(ended)
             found["turns"] = sum(t.turns for t in ended) / len(ended)
             found["sampled_tokens"] = sum(t.sampled_tokens for t in ended) / len(ended)
         return found
+
+
+def staleness_histogram(groups: Sequence[Group], trained_at: int) -> dict[str, float]:
+    """The share of sampled tokens at each staleness, "staleness/0", "staleness/1", …, of the groups' survivors."""
+    versions = [s.versions for g in groups for t in g.survivors for s in t.spans if s.sampled]
+    if not versions:
+        return {}
+    of_version = zip(*np.unique(np.concatenate(versions), return_counts=True), strict=True)
+    tokens = sum(map(len, versions))
+    return {f"staleness/{staleness(trained_at, int(version))}": int(count) / tokens for version, count in of_version}
+
+
+def _latency(seconds: Sequence[float]) -> dict[str, float]:
+    """Mean, median and ninth decile of an ascending list."""
+    return {
+        "latency_s": sum(seconds) / len(seconds),
+        "latency_s_p50": seconds[len(seconds) // 2],
+        "latency_s_p90": seconds[int(0.9 * len(seconds))],
+    }

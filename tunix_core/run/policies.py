@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tunix_core.errors import CheckpointError, UnknownIdError, UsageError
 from tunix_core.plugins import Hub
 
 
-def open_model(name: str, hub: Hub, options: Mapping[str, Any] | None = None) -> Policy:
+def open_model(name: str, hub: Hub, options: Mapping[str, Any] | None = None, *, mesh: Any = None) -> Policy:
     """The policy that `name` means.
 
     Args:
@@ -20,6 +21,8 @@ def open_model(name: str, hub: Hub, options: Mapping[str, Any] | None = None) ->
             its checkpoints ("RUN/checkpoints/step-…"), a directory that `tunix export` wrote, a Hugging Face
             directory, a .gguf file, or the Hugging Face id of a model that was fetched.
         options: passed to a registered model; of any other, `dtype` alone.
+        mesh: a jax Mesh its weights are laid on, a checkpoint's tensor by tensor as they are read; default: the
+            default device.
 
     Raises:
         UsageError: nothing of that name; the message says where models come from.
@@ -28,33 +31,42 @@ def open_model(name: str, hub: Hub, options: Mapping[str, Any] | None = None) ->
     run, _, step = name.partition("@")
     path = Path(run).expanduser()
     if (path / "config.toml").is_file():
-        return _from_run(path, hub, _step(step) if step else None)
+        return _from_run(path, hub, _step(step) if step else None, mesh)
     if path.parent.name == "checkpoints" and (path.parent.parent / "config.toml").is_file():
-        return _from_run(path.parent.parent, hub, _step(path.name.removeprefix("step-")))
+        return _from_run(path.parent.parent, hub, _step(path.name.removeprefix("step-")), mesh)
     if path.is_dir() or path.is_file():
-        return _from_path(path, options)
+        return _from_path(path, options, mesh)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise UsageError(
             f"no model at {name!r}: expected an id ({_known(hub)}), a run directory, or an exported directory, "
             "a Hugging Face directory, a .gguf file, or the id of a model fetched with `tunix model fetch OWNER/NAME`."
         )
     if name not in (spec.id for spec in hub.list("models")) and (folder := _fetched(name)):
-        return _from_path(folder, options)
+        return _from_path(folder, options, mesh)
     try:
-        return hub.load_object("models", name)(**(options or {}))
+        return _registered(hub.load_object("models", name), options or {}, mesh)
     except UnknownIdError as error:
         hint = f"There is no such directory either; if it is Hugging Face's, first: tunix model fetch {name}"
         raise UnknownIdError(f"{error}. {hint}") from error
 
 
-def _from_path(path: Path, options: Mapping[str, Any] | None) -> Policy:
+def _registered(make: Callable[..., Policy], options: Mapping[str, Any], mesh: Any) -> Policy:
+    """A registered model; one that takes no mesh is laid on it once it is made."""
+    from tunix_core.models import lay_policy
+
+    if mesh is None:
+        return make(**options)
+    return make(**options, mesh=mesh) if "mesh" in signature(make).parameters else lay_policy(make(**options), mesh)
+
+
+def _from_path(path: Path, options: Mapping[str, Any] | None, mesh: Any) -> Policy:
     from tunix_core.models import open_policy
 
     given = dict(options or {})
     dtype = given.pop("dtype", None)
     if given:
         raise UsageError(f"{path} takes no model options but dtype; {', '.join(given)} go with a registered id only.")
-    return open_policy(path, dtype)
+    return open_policy(path, dtype, mesh=mesh)
 
 
 def _fetched(name: str) -> Path | None:
@@ -63,9 +75,10 @@ def _fetched(name: str) -> Path | None:
     return folder_of(name) if folder_of(name).is_dir() else None
 
 
-def _from_run(path: Path, hub: Hub, step: int | None) -> Policy:
+def _from_run(path: Path, hub: Hub, step: int | None, mesh: Any) -> Policy:
     from dataclasses import replace
 
+    from tunix_core.models import lay_policy
     from tunix_core.trainer import Checkpoints
 
     config = load_config(path / "config.toml")
@@ -74,7 +87,8 @@ def _from_run(path: Path, hub: Hub, step: int | None) -> Policy:
     chosen = checkpoints.latest() if step is None else step
     if chosen is None:
         raise CheckpointError(f"{path} has no checkpoint yet. Its run started from {config.model!r}.")
-    return replace(base, id=f"{path}@{chosen}", params=checkpoints.restore_params(chosen, base.params))
+    policy = replace(base, id=f"{path}@{chosen}", params=checkpoints.restore_params(chosen, base.params))
+    return policy if mesh is None else lay_policy(policy, mesh)
 
 
 def _step(text: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
+from typing import Any
 
 from tunix_core.errors import TooManyFailures
 from tunix_core.types import Trajectory
@@ -58,6 +60,20 @@ class FailureLog:
         """Quarantines a task at once (its gold is bad)."""
         if task not in self.quarantined[suite]:
             self.quarantined[suite].append(task)
+
+    def state(self) -> dict[str, Any]:
+        """Counts, and what is set aside; survives JSON. The window of recent episodes is not in it."""
+        return {
+            "counts": {suite: dict(kinds) for suite, kinds in self.counts.items()},
+            "groups": [[*key, count] for key, count in self._groups.items()],
+            "quarantined": {suite: list(tasks) for suite, tasks in self.quarantined.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state` gave."""
+        self.counts.update({suite: Counter(kinds) for suite, kinds in state.get("counts", {}).items()})
+        self._groups.update({(suite, task): count for suite, task, count in state.get("groups", ())})
+        self.quarantined.update({suite: list(tasks) for suite, tasks in state.get("quarantined", {}).items()})
 
 
 def _explain(suite: str, failed: list[Trajectory], window: int, allowed: float) -> str:

@@ -2,66 +2,105 @@
 
 A group admitted at version a may be trained at versions a .. a + max_staleness: that is its
 deadline. The step takes a group only if those it passes over still find places before their
-deadlines; otherwise it waits for them. Admission never opens more groups than the quotas up to
-their deadline hold, so places always suffice.
+deadlines; otherwise it waits for them. Admission never opens more groups than the places up to
+their deadline, so places always suffice.
+
+Places are counted from the start of the run: what a suite didn't fill in earlier steps is its
+debt, and the first it fills.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 
+from tunix_core.scheduler.ledger import Ledger
 from tunix_core.scheduler.mixture import Mixture
 from tunix_core.types import Group
 
-Ticket = tuple[str, int]  # (suite, group index)
-
 
 class StepPlan:
-    """The quota of one step, and what it may take.
+    """The places of one step, and what may take them.
 
     Args:
         version: the policy version whose gradient the step takes; also the step's number.
         mixture: quotas of this step and the later ones.
         max_staleness: the bound, in versions.
-        admitted: the version at admission of every open group; a live view.
+        ledger: the open groups; a live view.
+        consumed: groups consumed since the run began, by suite; a live view.
+        in_order: a suite's groups are taken in the order of their tickets.
+
+    Attributes:
+        closed: is set when the step has become full without another group.
     """
 
-    def __init__(self, version: int, mixture: Mixture, max_staleness: int, admitted: Mapping[Ticket, int]) -> None:
+    def __init__(
+        self,
+        version: int,
+        mixture: Mixture,
+        max_staleness: int,
+        ledger: Ledger,
+        consumed: Mapping[str, int],
+        *,
+        in_order: bool = False,
+    ) -> None:
         self.version = version
-        self._mixture, self._bound, self._admitted = mixture, max_staleness, admitted
-        self._quota = mixture.quota(version)
-        self._taken: Counter[str] = Counter()
+        self.closed = asyncio.Event()
+        self._mixture, self._bound, self._in_order = mixture, max_staleness, in_order
+        self._ledger, self._consumed = ledger, consumed
+        self._excused: set[str] = set()
 
     def accepts(self, group: Group) -> bool:
         """True when the step has a place for `group` that no older group needs."""
-        ticket = (group.suite, group.index)
-        if self.left(group.suite) == 0:
+        suite, ticket = group.suite, (group.suite, group.index)
+        if self.left(suite) == 0 or (self._in_order and not self._ledger.is_first(ticket)):
             return False
-        others = (born for key, born in self._admitted.items() if key[0] == group.suite and key != ticket)
-        deadlines = sorted(born + self._bound for born in others)
-        return all(
-            count <= self.left(group.suite) - 1 + self._later(group.suite, deadline)
-            for count, deadline in enumerate(deadlines, 1)
-        )
+        older = 0
+        for born, count in sorted(self._ledger.waited(suite, without=ticket).items()):
+            deadline = born + self._bound
+            if deadline >= self.version:  # else it can't be trained, whatever is kept for it
+                older += count
+                if older > self._places(suite, deadline) - 1:
+                    return False
+        return True
 
-    def take(self, suite: str) -> None:
-        """Counts a group as consumed, whether it carried a signal or not."""
-        self._taken[suite] += 1
+    def barrier(self, waiting: Sequence[Group]) -> str:
+        """What a step that takes none of the `waiting` groups waits for, as spans name it.
+
+        "wait.groups": there are none. "wait.mix": they are of suites that have had their share.
+        "wait.staleness": an older group, still running, needs the place.
+        """
+        if not waiting:
+            return "wait.groups"
+        return "wait.staleness" if any(self.left(group.suite) for group in waiting) else "wait.mix"
 
     def left(self, suite: str) -> int:
-        """Places of the quota not yet taken."""
-        return self._quota[suite] - self._taken[suite]
+        """Places up to this step that are not yet taken, whether or not the step waits for them."""
+        return 0 if suite in self._mixture.dropped else max(0, self._places(suite, self.version))
+
+    def debt(self, suite: str) -> int:
+        """Places of earlier steps among those that are left."""
+        return 0 if suite in self._mixture.dropped else max(0, self._places(suite, self.version - 1))
+
+    def excuse(self, suite: str) -> bool:
+        """Lets the step close without the suite's places; False while one of its groups would grow too old."""
+        if any(born + self._bound == self.version for born in self._ledger.waited(suite)):
+            return False
+        self._excused.add(suite)
+        if self.full:
+            self.closed.set()
+        return True
 
     @property
     def missing(self) -> dict[str, int]:
-        """Places not yet taken, of the suites that have any."""
-        return {suite: self.left(suite) for suite in self._quota if self.left(suite)}
+        """Places the step waits for, of the suites that have any."""
+        left = {suite: self.left(suite) for suite in self._consumed if suite not in self._excused}
+        return {suite: count for suite, count in left.items() if count}
 
     @property
     def full(self) -> bool:
         return not self.missing
 
-    def _later(self, suite: str, deadline: int) -> int:
-        """Places of the steps after this one, up to the step at `deadline`."""
-        return self._mixture.total(suite, deadline + 1) - self._mixture.total(suite, self.version + 1)
+    def _places(self, suite: str, deadline: int) -> int:
+        """Places of the steps up to the one at `deadline` that are not yet taken."""
+        return self._mixture.total(suite, deadline + 1) - self._consumed[suite]

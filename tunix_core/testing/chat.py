@@ -55,8 +55,11 @@ class FakeChatFormat:
         calls = [_call(index, *found.groups()) for index, found in enumerate(_CALL.finditer(text))]
         return Message.of("assistant", _CALL.sub("", text), tool_calls=tuple(calls))
 
+    def say(self, message: Message) -> np.ndarray:
+        return np.asarray([*self.tokenizer.encode(_text(message)), END], np.int32)
+
     def _render(self, messages: Sequence[Message]) -> np.ndarray:
-        parts = [np.asarray([ROLES[m.role], *self.tokenizer.encode(_text(m)), END], np.int32) for m in messages]
+        parts = [part for m in messages for part in (np.asarray([ROLES[m.role]], np.int32), self.say(m))]
         return np.concatenate([*parts, np.asarray([ROLES["assistant"]], np.int32)])
 
 

@@ -106,6 +106,12 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 # ---- hub ----
+def test_a_model_that_is_nothing_says_where_models_come_from(tunix: Tunix) -> None:
+    told = tunix("eval", "math/arithmetic", "--model", "smolm2")
+    assert told.code == 2 and told.err.count("\n") == 1
+    assert "Did you mean 'smollm2-135m'?" in told.err and "`tunix model list` shows what can be fetched" in told.err
+
+
 def test_hub_list_shows_every_kind(tunix: Tunix, plugin: str) -> None:
     listed = json.loads(tunix("hub", "list", "-p", plugin, "--json").out)
     mine = [(row["kind"], row["id"], row["summary"]) for row in listed if row["package"] == "my_things"]

@@ -39,7 +39,7 @@ class Letters:
 
 class Counter:
     """A model without arithmetic to speak of: the next token is the last one plus params["step"], or, with
-    params["flat"] = 1, any token alike. Its cache, [S, 2, L], holds the tokens, and how often it was called."""
+    params["flat"] = 1, any token alike. Its cache, pieces of [S, 2, L], holds the tokens and the count of calls."""
 
     vocab_size = VOCAB
     max_positions = 64
@@ -54,10 +54,14 @@ class Counter:
         return {"tokens": jnp.zeros((slots, 2, length), jnp.int32)}
 
     def forward_cached(self, params: Any, tokens: Any, positions: Any, cache: Any) -> Any:
-        rows = jnp.arange(tokens.shape[0])[:, None]
-        kept = cache["tokens"].at[rows, 0, positions].set(tokens, mode="drop").at[:, 1].add(1)
+        rows, start, kept = jnp.arange(tokens.shape[0])[:, None], 0, []
+        for piece in cache:
+            length = piece["tokens"].shape[-1]
+            here = jnp.where(positions < start, length, positions - start)
+            kept.append({"tokens": piece["tokens"].at[rows, 0, here].set(tokens, mode="drop").at[:, 1].add(1)})
+            start += length
         following = (tokens + params["step"]) % VOCAB
-        return jax.nn.one_hot(following, VOCAB) * 40 * (1 - params["flat"]), {"tokens": kept}
+        return jax.nn.one_hot(following, VOCAB) * 40 * (1 - params["flat"]), tuple(kept)
 
     def logits(self, params: Any, hidden: Any) -> Any:
         return hidden.astype(jnp.float32)
@@ -103,17 +107,23 @@ class Kit:
     async def all(self, engine: SlotEngine, *requests: GenerateRequest) -> list[Completion]:
         return await asyncio.gather(*(engine.generate(r) for r in requests))
 
-    def logits(self, tokens: np.ndarray) -> np.ndarray:
+    def logits(self, tokens: np.ndarray, params: Any = None) -> np.ndarray:
         """The decoder's logits after each of int32 [T] tokens, from one forward pass over all: float64 [T, V]."""
         row = np.zeros((1, 64), np.int32)
         row[0, : len(tokens)] = tokens
-        return np.asarray(self._forward(row))[0, : len(tokens)].astype(np.float64)
+        return np.asarray(self._forward(params or self.decoder.init(0), row))[0, : len(tokens)].astype(np.float64)
+
+    def logprobs(self, params: Any, tokens: np.ndarray) -> np.ndarray:
+        """Of each of int32 [T] tokens but the first, under the decoder at temperature 1: float64 [T - 1]."""
+        logits = self.logits(tokens, params)[:-1]
+        whole = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        return whole[np.arange(len(whole)), tokens[1:]]
 
     @cached_property
-    def _forward(self) -> Callable[[Any], Any]:
-        params, positions = self.decoder.init(0), np.arange(64)[None]
+    def _forward(self) -> Callable[[Any, Any], Any]:
+        positions = np.arange(64)[None]
 
-        def whole(tokens: Any) -> Any:
+        def whole(params: Any, tokens: Any) -> Any:
             hidden = self.decoder.forward(params, tokens, positions, jnp.full_like(tokens, 64))
             return self.decoder.logits(params, hidden)
 
@@ -148,12 +158,13 @@ def compiled_once() -> Iterator[None]:
     """Engines of one model and one set of sizes take the same programs, so that the tests compile little."""
     known: dict[tuple[int, Sizes], Programs] = {}
 
-    def compile_once(model: Any, params: Any, sizes: Sizes, progress: Any) -> Programs:
+    def compile_once(model: Any, params: Any, sizes: Sizes, layout: Any, progress: Any) -> Programs:
         if (id(model), sizes) not in known:
-            known[id(model), sizes] = compile_programs(model, params, sizes, progress)
+            known[id(model), sizes] = compile_programs(model, params, sizes, layout, progress)
         return known[id(model), sizes]
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tunix_core.engine.engine.FIRST_PIECE", 16)  # so that caches here lie in several, too
         patch.setattr("tunix_core.engine.worker.compile_programs", compile_once)
         yield
 

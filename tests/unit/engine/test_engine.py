@@ -129,6 +129,27 @@ def test_long_prompts_do_not_starve_decoding_nor_decoding_them(kit: Any) -> None
     assert len(order) == 41 and order.index("short") < 30
 
 
+def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(kit: Any) -> None:
+    """Round by round: while a prompt of many chunks is filled, every round decodes for those who can."""
+    gate = Gate(kit.counter.init(0))
+
+    async def work(engine: SlotEngine) -> list[float]:
+        short = await submitted(engine, [kit.request([i], max_tokens=40) for i in range(3)])
+        gate.let(1)
+        await until(lambda: engine.statistics()["decode_calls"] == 1)
+        long = await submitted(engine, [kit.request(kit.prompt(46), max_tokens=1)])
+        filled = []
+        for rounds in range(2, 7):
+            gate.let(1)
+            await until(lambda rounds=rounds: engine.statistics()["decode_calls"] == rounds)
+            filled.append(engine.statistics()["prefill_tokens"])
+        gate.let(1000)
+        await asyncio.gather(*short, *long)
+        return filled
+
+    assert np.diff(kit.with_engine(kit.engine(store=gate), work)).tolist() == [8.0] * 4
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_group_computes_its_prompt_once(kit: Any, exact: bool) -> None:
     prompt = kit.prompt(30)
@@ -141,6 +162,28 @@ def test_a_group_computes_its_prompt_once(kit: Any, exact: bool) -> None:
     got, statistics = kit.with_engine(kit.engine(exact=exact), work)
     assert sorted(c.cached_tokens for c in got) == [0] + [29] * 7
     assert statistics["prefill_tokens"] == 29 and statistics["cached_tokens"] == 7 * 29
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_many_samples_of_one_request_prefill_it_once_and_are_those_of_asking_one_by_one(kit: Any, exact: bool) -> None:
+    asked, seeds = kit.request(kit.prompt(30), max_tokens=6), [3, 1, 2**40]
+
+    async def work(engine: SlotEngine) -> Any:
+        got = await engine.generate_many(asked, seeds)
+        computed = engine.statistics()["prefill_tokens"]
+        return got, computed, [await engine.generate(replace(asked, seed=seed)) for seed in seeds]
+
+    params = {"step": np.int32(1), "flat": np.float32(1)}
+    got, computed, alone = kit.with_engine(kit.engine(params=params, exact=exact), work)
+    assert computed == 29 and len({c.tokens.tobytes() for c in got}) == 3
+    for a, b in zip(got, alone, strict=True):
+        np.testing.assert_array_equal(a.tokens, b.tokens)
+
+
+def test_many_samples_fail_together(kit: Any, counting: SlotEngine) -> None:
+    with pytest.raises(ModelError, match="max_tokens is 0"):
+        kit.run(counting.generate_many(kit.request([5], max_tokens=0), [1, 2]))
+    assert kit.run(counting.generate_many(kit.request([5]), [])) == []
 
 
 def test_prompts_that_share_their_beginning_compute_it_once(kit: Any) -> None:
@@ -188,13 +231,16 @@ def test_a_small_pool_evicts_and_stays_right(kit: Any, fast: SlotEngine, monkeyp
 class Switching:
     """A weight source that changes by itself after so many reads."""
 
-    def __init__(self, reads: int) -> None:
+    def __init__(self, reads: int, first: Any = None, then: Any = None) -> None:
         self.reads, self.seen = reads, 0
+        self.versions = (
+            Weights(0, first or {"step": np.int32(1), "flat": np.float32(0)}),
+            Weights(1, then or {"step": np.int32(2), "flat": np.float32(0)}),
+        )
 
     def latest(self) -> Weights:
         self.seen += 1
-        new = self.seen > self.reads
-        return Weights(int(new), {"step": np.int32(1 + new), "flat": np.float32(0)})
+        return self.versions[self.seen > self.reads]
 
 
 def test_new_weights_take_effect_in_flight_and_each_token_says_whose_it_is(kit: Any) -> None:
@@ -204,6 +250,25 @@ def test_new_weights_take_effect_in_flight_and_each_token_says_whose_it_is(kit: 
     np.testing.assert_array_equal(steps, got.versions + 1)
     assert got.versions[0] == 0 and got.versions[-1] == 1
     assert (np.diff(got.versions) >= 0).all()
+
+
+@pytest.mark.parametrize("how", ["keep", "recompute"])
+def test_new_weights_keep_or_recompute_what_slots_hold(kit: Any, how: str) -> None:
+    """After the swap, a token's log-probability is the new weights' over a context that they computed, or not."""
+    old, new = kit.decoder.init(0), jax.tree.map(lambda leaf: leaf * 1.5, kit.decoder.init(0))
+    asked = kit.request(kit.prompt(20), max_tokens=20)
+
+    async def work(engine: SlotEngine) -> Any:
+        return await engine.generate(asked), engine.statistics()["prefill_tokens"]
+
+    source = Switching(reads=4, first=old, then=new)
+    got, computed = kit.with_engine(kit.engine(kit.decoder, old, store=source, weight_update=how), work)
+    swapped = int((got.versions == 0).sum())
+    assert 0 < swapped < 20
+    assert computed == 19 + (19 + swapped if how == "recompute" else 0)
+    whole = kit.logprobs(new, np.append(asked.prompt, got.tokens))[19 + swapped :]
+    error = np.abs(got.full_logprobs[swapped:] - whole).max()
+    assert error < 1e-4 if how == "recompute" else error > 1e-3
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunix_core.engine.sampling import Drawn, Settings, draw, exponential
+from tunix_core.engine.sampling import Drawn, Settings, draw, uniform
 
 V = 37
 jitted = jax.jit(draw)
@@ -64,17 +64,25 @@ def test_a_draw_depends_on_seed_and_position_not_on_the_slot_to_the_bit() -> Non
 def test_both_halves_of_the_seed_and_the_position_matter(half: int) -> None:
     seeds = np.full((3, 2), 5, np.uint32)
     seeds[1, half] += 1
-    variates = np.asarray(exponential(seeds, np.array([7, 7, 8], np.int32), 64))
+    variates = np.asarray(uniform(seeds, np.array([7, 7, 8], np.int32)))
     assert len({row.tobytes() for row in variates}) == 3
 
 
-def test_variates_are_exponential_and_never_zero() -> None:
-    variates = np.asarray(
-        exponential(np.arange(64, dtype=np.uint32).reshape(32, 2), np.arange(32, dtype=np.int32), 4096)
-    )
-    assert variates.min() > 0
-    assert abs(variates.mean() - 1) < 0.01
-    assert abs((variates < np.log(2)).mean() - 0.5) < 0.005
+def test_variates_are_uniform_and_independent() -> None:
+    seeds = np.random.default_rng(2).integers(0, 2**32, (65536, 2), dtype=np.uint32)
+    variates = np.asarray(uniform(seeds, np.arange(65536, dtype=np.int32)))
+    assert variates.min() >= 0 and variates.max() < 1
+    cells, *_ = np.histogram2d(*variates.T, bins=16, range=[[0, 1], [0, 1]])
+    assert ((cells - 256) ** 2 / 256).sum() < 255 + 4 * np.sqrt(2 * 255)
+
+
+def test_a_token_without_weight_is_never_drawn_wherever_the_variate_falls() -> None:
+    """Among weights of very different size, with none at both ends and in between."""
+    slots = 4096
+    logits = np.full((slots, V), -np.inf, np.float32)
+    logits[:, [3, 4, 17, 30]] = [0.0, -14.0, 2.0, -3.0]
+    c = Case(logits, case(slots).settings, np.arange(slots, dtype=np.int32))
+    assert set(drawn(c).token.tolist()) <= {3, 4, 17, 30}
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])

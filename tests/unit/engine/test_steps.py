@@ -8,23 +8,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tunix_core.engine.layout import Layout
 from tunix_core.engine.sampling import Settings
 from tunix_core.engine.steps import NONE, Live, Programs, Sizes, Slotwise, compile_programs, length_axes
 from tunix_core.errors import EngineError
 
-SIZES = Sizes(slots=4, length=12, chunk=4, rows=(2,), steps=4, blocks=5, moves=3, stops=2)
+SIZES = Sizes(slots=4, pieces=(8, 4), chunk=4, rows=(2,), steps=4, blocks=5, moves=3, stops=2)
 
 
 @pytest.fixture(scope="module")
 def programs(kit: Any) -> Programs:
-    return compile_programs(kit.counter, kit.counter.init(0), SIZES, lambda *_: None)
+    return compile_programs(kit.counter, kit.counter.init(0), SIZES, Layout(None, {}, slots=4), lambda *_: None)
 
 
 def cache_of(kit: Any, seed: int | None = None) -> Any:
-    cache = kit.counter.init_cache(4, 12)
+    """The cache in its pieces, of zeros or anything."""
     if seed is None:
-        return cache
-    return {"tokens": jnp.asarray(np.random.default_rng(seed).integers(0, 64, (4, 2, 12)), jnp.int32)}
+        return tuple(kit.counter.init_cache(4, length) for length in SIZES.pieces)
+    whole = np.random.default_rng(seed).integers(0, 64, (4, 2, 12)).astype(np.int32)
+    return tuple({"tokens": jnp.asarray(part)} for part in np.split(whole, [8], axis=-1))
+
+
+def whole(cache: Any) -> np.ndarray:
+    return np.concatenate([np.asarray(piece["tokens"]) for piece in cache], axis=-1)
 
 
 def decode(kit: Any, programs: Programs, remaining: list[int], stops: Any = NONE) -> tuple[np.ndarray, np.ndarray]:
@@ -33,7 +39,7 @@ def decode(kit: Any, programs: Programs, remaining: list[int], stops: Any = NONE
     live = Live(np.arange(10, 50, 10, np.int32), np.arange(4, dtype=np.int32), np.array(remaining, np.int32))
     slotwise = Slotwise(how, np.broadcast_to(np.int32(stops), (4, 2)).copy())
     cache, out = programs.decode(kit.counter.init(0), cache_of(kit), live, slotwise)
-    return np.asarray(out), np.asarray(cache["tokens"])
+    return np.asarray(out), whole(cache)
 
 
 def test_decode_stops_early_when_no_slot_has_tokens_left(kit: Any, programs: Programs) -> None:
@@ -56,7 +62,7 @@ def test_a_stop_token_ends_its_slot_alone(kit: Any, programs: Programs) -> None:
 
 
 def test_prefill_writes_its_rows_and_leaves_the_other_slots(kit: Any, programs: Programs) -> None:
-    before = np.asarray(cache_of(kit, seed=1)["tokens"])
+    before = whole(cache_of(kit, seed=1))
     tokens = np.array([[1, 2, 3, 4], [5, 6, 0, 0]], np.int32)
     positions = np.array([[4, 5, 6, 7], [10, 11, 12, 12]], np.int32)
     cache = programs.prefill[2](
@@ -64,21 +70,21 @@ def test_prefill_writes_its_rows_and_leaves_the_other_slots(kit: Any, programs: 
     )
     expected = before[:, 0].copy()
     expected[3, 4:8], expected[0, 10:12] = [1, 2, 3, 4], [5, 6]
-    np.testing.assert_array_equal(cache["tokens"][:, 0], expected)
-    np.testing.assert_array_equal(cache["tokens"][1:3], before[1:3])
+    np.testing.assert_array_equal(whole(cache)[:, 0], expected)
+    np.testing.assert_array_equal(whole(cache)[1:3], before[1:3])
 
 
 def test_blocks_go_into_the_pool_and_come_back_elsewhere(kit: Any, programs: Programs) -> None:
-    source = np.asarray(cache_of(kit, seed=2)["tokens"])
+    source = whole(cache_of(kit, seed=2))
     moves = np.array([[1, 4, 3], [2, 8, 0], [0, 0, 1]], np.int32)
-    pool = programs.store(kit.counter.init_cache(5, 4), cache_of(kit, seed=2), moves, np.int32(2))
+    pool = programs.store(kit.counter.init_cache(5, 4), cache_of(kit, seed=2), moves, np.array([0, 1, 2], np.int32))
     held = np.asarray(pool["tokens"])
     np.testing.assert_array_equal(held[3], source[1, :, 4:8])
     np.testing.assert_array_equal(held[0], source[2, :, 8:12])
     assert not held[[1, 2, 4]].any()  # the third move was not counted
 
     back = np.array([[3, 0, 3], [3, 4, 0], [0, 0, 1]], np.int32)
-    cache = np.asarray(programs.load(cache_of(kit), pool, back, np.int32(2))["tokens"])
+    cache = whole(programs.load(cache_of(kit), pool, back, np.array([0, 2, 2], np.int32)))
     np.testing.assert_array_equal(cache[3], np.concatenate([source[1, :, 4:8], source[2, :, 8:12], 0 * held[0]], -1))
     assert not cache[:3].any()
 

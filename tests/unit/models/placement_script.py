@@ -16,7 +16,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from tokenizers import Tokenizer, models
 
-from tunix_core.models import RULES, FastTokenizer, open_policy, place
+from tunix_core.models import RULES, FastTokenizer, lay_policy, open_policy, place
+from tunix_core.models.weights import SafetensorsFile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden"))
 from tiny_checkpoints import tokens, write_checkpoint
@@ -26,6 +27,18 @@ logging.getLogger("tunix_core").addHandler(logging.StreamHandler(said))
 mesh = Mesh(np.asarray(jax.devices()).reshape(2, 4), ("fsdp", "tensor"))
 
 
+read: list[weakref.ref[np.ndarray]] = []
+read_one = SafetensorsFile.read
+
+
+def counted(source: SafetensorsFile, name: str) -> np.ndarray:
+    """Reads a tensor; of those that were read before none is left."""
+    assert not any(tensor() is not None for tensor in read)
+    found = read_one(source, name)
+    read.append(weakref.ref(found))
+    return found
+
+
 def spec(leaf: Any) -> PartitionSpec:
     return leaf.sharding.spec
 
@@ -33,7 +46,11 @@ def spec(leaf: Any) -> PartitionSpec:
 with tempfile.TemporaryDirectory() as folder:
     write_checkpoint("qwen3", Path(folder))
     (Path(folder) / "tokenizer.json").write_text(FastTokenizer(Tokenizer(models.BPE())).to_json())
-    whole, laid = open_policy(folder), open_policy(folder, mesh=mesh)
+    whole = open_policy(folder)
+    SafetensorsFile.read = counted
+    laid = open_policy(folder, mesh=mesh)
+assert len(read) == len(jax.tree.leaves(whole.params)) and not any(tensor() is not None for tensor in read)
+print("one at a time")
 
 # 4 heads are split over 4 devices, the 272 words too; 2 heads of keys and values are not.
 attention = laid.params["layers"]["0"]["attention"]
@@ -70,3 +87,8 @@ ids, at = tokens().astype(np.int32), np.arange(40, dtype=np.int32)[None]
 run = jax.jit(lambda p: model.logits(p, model.forward(p, ids, at, np.full_like(ids, ids.shape[1]))))
 np.testing.assert_allclose(run(laid.params), run(whole.params), atol=1e-4)
 print("same")
+
+moved = lay_policy(whole, mesh)
+jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), moved.params, laid.params)
+assert jax.tree.map(spec, moved.params) == jax.tree.map(spec, laid.params)
+print("moved")

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +38,10 @@ def cached(model: DecoderModel):
     return jax.jit(model.forward_cached)
 
 
+def pieces(model: DecoderModel, slots: int, lengths: Sequence[int] = (16, LENGTH - 16)) -> tuple[Any, ...]:
+    return tuple(model.init_cache(slots, length) for length in lengths)
+
+
 def tokens(rows: int, length: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, CONFIG.vocab_size, (rows, length), np.int32)
 
@@ -56,7 +63,7 @@ def test_weights_are_a_function_of_the_seed(model: DecoderModel, params: dict) -
 def test_the_cache_gives_what_a_whole_pass_gives(model, params, forward, cached, chunks: tuple[int, ...]) -> None:
     ids, at = tokens(2, 40), positions(2, 40)
     whole = forward(params, ids, at, np.full((2, 40), 40))
-    cache, parts, start = model.init_cache(2, LENGTH), [], 0
+    cache, parts, start = pieces(model, 2), [], 0
     for size in chunks:
         hidden, cache = cached(params, ids[:, start : start + size], at[:, start : start + size], cache)
         parts.append(hidden)
@@ -64,11 +71,19 @@ def test_the_cache_gives_what_a_whole_pass_gives(model, params, forward, cached,
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=1e-4)
 
 
+def test_a_piece_that_is_not_reached_gives_the_bits_of_one_that_is_masked(model, params) -> None:
+    """Rows at 12 beside one that reaches the second piece, and without it; the second piece is never zero."""
+    cache = jax.tree.map(lambda a: a + 3.0, pieces(model, 4))
+    step = jax.jit(model.forward_cached)
+    ids = tokens(4, 1)
+    near, far = np.full((4, 1), 12, np.int32), np.array([[12], [12], [12], [30]], np.int32)
+    alone, beside = (np.asarray(step(params, ids, at, cache)[0])[:3] for at in (near, far))
+    np.testing.assert_array_equal(alone, beside)
+
+
 def test_decoding_a_row_is_the_same_to_the_bit_in_every_slot_and_company(model, params, cached) -> None:
     rng = np.random.default_rng(1)
-    cache = jax.tree.map(
-        lambda a: jnp.asarray(rng.standard_normal(a.shape, np.float32)), model.init_cache(SLOTS, LENGTH)
-    )
+    cache = jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape, np.float32)), pieces(model, SLOTS))
     ids, at = tokens(SLOTS, 1), rng.integers(0, LENGTH, (SLOTS, 1)).astype(np.int32)
     step = jax.jit(lambda p, t, at, c: model.logits(p, model.forward_cached(p, t, at, c)[0]))
     expected = np.asarray(step(params, ids, at, cache))
@@ -85,15 +100,15 @@ def test_decoding_a_row_is_the_same_to_the_bit_in_every_slot_and_company(model, 
 
 def test_a_prefilled_row_is_the_same_to_the_bit_in_every_slot(model, params, cached) -> None:
     ids, at = tokens(8, 16), positions(8, 16)
-    hidden, cache = cached(params, ids, at, model.init_cache(8, LENGTH))
+    hidden, cache = cached(params, ids, at, pieces(model, 8))
     order = np.roll(np.arange(8), 3)
-    moved, moved_cache = cached(params, ids[order], at, model.init_cache(8, LENGTH))
+    moved, moved_cache = cached(params, ids[order], at, pieces(model, 8))
     np.testing.assert_array_equal(np.asarray(moved), np.asarray(hidden)[order])
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)[order]), moved_cache, cache)
 
 
 def test_a_position_past_the_cache_writes_nothing_and_stays_finite(model, params, cached) -> None:
-    before = jax.tree.map(lambda a: a + 1.0, model.init_cache(2, LENGTH))
+    before = jax.tree.map(lambda a: a + 1.0, pieces(model, 2))
     far = np.full((2, 16), LENGTH, np.int32)
     far[1] = np.iinfo(np.int32).max
     hidden, after = cached(params, tokens(2, 16), far, before)

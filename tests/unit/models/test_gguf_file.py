@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,24 @@ import jax
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from tunix_core.errors import CheckpointError
 from tunix_core.models import open_policy
 from tunix_core.models.config import RopeScaling
+from tunix_core.models.families import read_config
 from tunix_core.models.gguf_file import GgufFile, unpaired
+from tunix_core.models.gguf_header import read_header
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "golden"))
 import tiny_checkpoints as tiny
 
-ARCHITECTURES = {"llama": "llama", "llama3-rope": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3"}
+ARCHITECTURES = {
+    "llama": "llama", "llama3-rope": "llama", "qwen2": "qwen2", "qwen2-yarn": "qwen2", "qwen3": "qwen3",
+    "gemma3": "gemma3",
+}  # fmt: skip
 LAYER = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
@@ -63,9 +72,11 @@ def as_converted(name: str, tensor: np.ndarray, architecture: str) -> np.ndarray
     return tensor + np.float32(1) if architecture == "gemma3" and "norm" in name else tensor
 
 
-def write(path: Path, name: str, change: Callable[[gguf.GGUFWriter], None] | None = None, **replaced: Any) -> Path:
+def write(
+    path: Path, name: str, change: Callable[[gguf.GGUFWriter], None] | None = None, split: int = 0, **replaced: Any
+) -> Path:
     config, architecture = tiny.CONFIGS[name] | replaced, ARCHITECTURES[name]
-    writer = gguf.GGUFWriter(path, config.get("architecture", architecture))
+    writer = gguf.GGUFWriter(path, config.get("architecture", architecture), split_max_tensors=split)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -144,6 +155,16 @@ def test_the_slowed_frequencies_of_llama3_are_recognised(tmp_path: Path) -> None
         open_policy(odd)
 
 
+def test_yarn_is_read_as_from_the_checkpoint(tmp_path: Path) -> None:
+    def stated(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(32)
+
+    config: Any = open_policy(write(tmp_path / "a.gguf", "qwen2-yarn", stated)).model.config  # pyright: ignore
+    assert config == read_config(tiny.CONFIGS["qwen2-yarn"])
+
+
 def test_pairing_is_undone() -> None:
     tensor = np.random.default_rng(0).standard_normal((64, 48), np.float32)
     np.testing.assert_array_equal(unpaired(paired(tensor, 4), 16), tensor)
@@ -169,6 +190,105 @@ def test_a_quantized_tensor_is_read_as_the_numbers_it_stands_for(tmp_path: Path,
     assert np.linalg.norm(found - tensor) < 0.1 * np.linalg.norm(tensor)
 
 
+def can_be_dequantized(kind: Kind) -> bool:
+    try:
+        gguf.quants.dequantize(np.zeros((1, 256 * gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+ALL_KINDS = [kind for kind in Kind if can_be_dequantized(kind)]
+
+
+def write_raw(path: Path, tensors: dict[str, tuple[np.ndarray, Kind]]) -> GgufFile:
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, (raw, kind) in tensors.items():
+        writer.add_tensor(name, raw, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return GgufFile(path)
+
+
+@np.errstate(all="ignore")
+def test_every_type_that_the_package_can_dequantize_is_read(tmp_path: Path) -> None:
+    assert len(ALL_KINDS) > 20
+    rng, rows = np.random.default_rng(0), 3
+    sizes = {kind: 512 // gguf.GGML_QUANT_SIZES[kind][0] * gguf.GGML_QUANT_SIZES[kind][1] for kind in ALL_KINDS}
+    raws = {kind: rng.integers(0, 120, (rows, size), np.uint8) for kind, size in sizes.items()}
+    file = write_raw(tmp_path / "a.gguf", {kind.name: (raw, kind) for kind, raw in raws.items()})
+    for kind, raw in raws.items():
+        found = file.read(kind.name)
+        assert (found.dtype, found.shape) == (np.float32, (rows, 512))
+        np.testing.assert_array_equal(found, gguf.quants.dequantize(raw, kind), str(kind))
+
+
+def test_a_type_that_cannot_be_dequantized_is_told(tmp_path: Path) -> None:
+    file = write_raw(tmp_path / "a.gguf", {"a": (np.zeros((1, 32), np.uint8), Kind.I32)})
+    with pytest.raises(CheckpointError, match="'a' of type I32 can't be dequantized"):
+        file.read("a")
+
+
+def test_a_file_that_was_split_is_opened_by_any_of_its_parts(tmp_path: Path) -> None:
+    whole = open_policy(write(tmp_path / "whole.gguf", "qwen3"))
+    (tmp_path / "parts").mkdir()
+    write(tmp_path / "parts" / "a.gguf", "qwen3", split=20)
+    first, second = sorted((tmp_path / "parts").glob("*.gguf"))
+    assert (first.name, second.name) == ("a-00001-of-00002.gguf", "a-00002-of-00002.gguf")
+    for path in (first, second, tmp_path / "parts"):
+        jax.tree.map(np.testing.assert_array_equal, open_policy(path).params, whole.params)
+    second.rename(tmp_path / "elsewhere.gguf")
+    with pytest.raises(CheckpointError, match=r"lacks 1 of 2 parts, a-00002-of-00002\.gguf first"):
+        open_policy(first)
+    first.rename(tmp_path / "renamed.gguf")
+    with pytest.raises(CheckpointError, match=r"is one of 2 parts; expected names like x-00001-of-00002\.gguf"):
+        open_policy(tmp_path / "renamed.gguf")
+
+
+def test_a_part_of_another_model_is_not_one_of_its_parts(tmp_path: Path) -> None:
+    write(tmp_path / "a.gguf", "qwen3", split=20)
+    write(tmp_path / "b.gguf", "qwen2", split=30)
+    (tmp_path / "b-00002-of-00002.gguf").rename(tmp_path / "a-00002-of-00002.gguf")
+    with pytest.raises(CheckpointError, match=r"and its parts have \d+ tensors, expected 36"):
+        open_policy(tmp_path / "a-00001-of-00002.gguf")
+
+
+@pytest.mark.parametrize("size", range(0, 4096, 61))
+def test_wherever_it_is_cut_off_it_is_refused(head: bytes, tmp_path: Path, size: int) -> None:
+    (tmp_path / "a.gguf").write_bytes(head[:size])
+    with pytest.raises(CheckpointError, match=r"a\.gguf is corrupt, cut off or no GGUF file: .+"):
+        read_header(tmp_path / "a.gguf")
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write(tmp_path_factory.mktemp("head") / "a.gguf", "qwen3").read_bytes()
+
+
+@settings(max_examples=100)
+@given(at=st.integers(0, 12_000), byte=st.integers(0, 255))
+def test_a_head_with_a_wrong_byte_is_read_or_refused(head: bytes, at: int, byte: int) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+        file.write(head[:at] + bytes([byte]) + head[at + 1 :])
+        file.flush()
+        with contextlib.suppress(CheckpointError):
+            read_header(Path(file.name))
+
+
+def test_the_head_is_that_of_the_packages_reader(head: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(head)
+    found, expected = read_header(tmp_path / "a.gguf"), gguf.GGUFReader(tmp_path / "a.gguf")
+    fields = {name: field.contents() for name, field in expected.fields.items() if not name.startswith("GGUF.")}
+    assert found.fields == fields
+    places = {name: (list(place.shape), place.kind, place.start, place.size) for name, place in found.tensors.items()}
+    assert places == {
+        tensor.name: (tensor.shape.tolist()[::-1], tensor.tensor_type, tensor.data_offset, tensor.n_bytes)
+        for tensor in expected.tensors
+    }
+
+
 def cut(path: Path, bytes: int) -> None:
     path.write_bytes(path.read_bytes()[:-bytes])
 
@@ -185,7 +305,14 @@ def test_a_broken_file_is_refused_in_one_line(tmp_path: Path) -> None:
         "lacks 11 of 47 tensors, 'blk.3": lambda path: write_deep(path),
         "with 8 experts is not covered": lambda path: write(path, "qwen3", lambda w: w.add_expert_count(8)),
         "rotary positions on 8 of 16": lambda path: write(path, "qwen3", lambda w: w.add_rope_dimension_count(8)),
-        "rope scaling 'yarn' is not covered": lambda path: write(
+        "names eos token 999; it has 259": lambda path: write(path, "qwen3", lambda w: w.add_eos_token_id(999)),
+        "general.alignment is 'x', expected": lambda path: write(
+            path, "qwen3", lambda w: w.add_string("general.alignment", "x")
+        ),
+        "rope scaling 'longrope' is not covered": lambda path: write(
+            path, "qwen3", lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        ),
+        "qwen3.rope.scaling.factor is missing": lambda path: write(
             path, "qwen3", lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         ),
     }

@@ -58,7 +58,7 @@ def test_logits_are_those_of_transformers(checkpoints: Path, name: str) -> None:
     found, expected = logits(policy), np.load(GOLDEN / "tiny_logits.npz")[name]
     np.testing.assert_allclose(found[list(SHOWN)], expected, atol=1e-4, rtol=0)
     model: Any = policy.model
-    cached, cache, step = [], model.init_cache(1, LENGTH + 8), jax.jit(model.forward_cached)
+    cached, cache, step = [], (model.init_cache(1, LENGTH + 8),), jax.jit(model.forward_cached)
     for start in range(0, LENGTH, 8):
         ids, at = tokens()[:, start : start + 8], np.arange(start, start + 8)[None]
         hidden, cache = step(policy.params, ids.astype(np.int32), at.astype(np.int32), cache)
@@ -203,7 +203,9 @@ BREAKS = {
     "num_hidden_layers is '3'": lambda p: edit(p, num_hidden_layers="3"),
     "kv_heads 3 must divide heads 4": lambda p: edit(p, num_key_value_heads=3),
     "attention_bias = True is not covered for Qwen3": lambda p: edit(p, attention_bias=True),
-    "rope scaling 'yarn' is not covered": lambda p: edit(p, rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+    "rope scaling 'dynamic' is not covered": lambda p: edit(p, rope_scaling={"rope_type": "dynamic", "factor": 4.0}),
+    "rope scaling 'yarn' lacks 'original_max": lambda p: edit(p, rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+    "rope scaling 'yarn' with mscale is not": lambda p: edit(p, rope_scaling={"rope_type": "yarn", "mscale": 1.0}),
     "rope scaling 'linear' lacks 'factor'": lambda p: edit(p, rope_scaling={"type": "linear"}),
     "config.json: 'str' object has no attribute": lambda p: edit(p, rope_scaling="double"),
     "activation 'relu' is not covered": lambda p: edit(p, hidden_act="relu"),

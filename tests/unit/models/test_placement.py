@@ -23,7 +23,7 @@ def test_on_eight_devices() -> None:
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["split", "replicated", "streamed", "same"]
+    assert done.stdout.splitlines() == ["one at a time", "split", "replicated", "streamed", "same", "moved"]
 
 
 def test_every_weight_of_every_family_has_axes() -> None:

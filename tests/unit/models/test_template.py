@@ -17,6 +17,7 @@ from tokenizers import AddedToken, decoders, pre_tokenizers
 from tunix_core.contracts import Completion, Past
 from tunix_core.errors import CheckpointError, ModelError, UsageError
 from tunix_core.models import FastTokenizer
+from tunix_core.models.jinja import ChatTemplate
 from tunix_core.models.template import TemplateChat
 from tunix_core.rollout import Conversation
 from tunix_core.types import Message, ToolCall
@@ -152,7 +153,22 @@ def test_a_template_of_two_roles_that_alternate_is_given_no_more() -> None:
 
 # ---- incremental rendering ------------------------------------------------------------------------
 TEXT = st.lists(
-    st.sampled_from(["a", " ", "\n", "é", "<|im_end|>", "<start_of_turn>", "<|eot_id|>", "🌊", "yes", "\ufdd0", "{}"]),
+    st.sampled_from(
+        [
+            "a",
+            " ",
+            "\n",
+            "é",
+            "<|im_end|>",
+            "<start_of_turn>",
+            "<|eot_id|>",
+            "🌊",
+            "yes",
+            "\ufdd0",
+            "{}",
+            "<tool_response>",
+        ]
+    ),
     max_size=5,
 ).map("".join)
 CALLS = st.lists(
@@ -176,7 +192,7 @@ def said_by_template(chat: TemplateChat, messages: list, tools: tuple, message: 
     system=st.none() | TEXT,
     asked=TEXT,
     tools=st.sampled_from([(), (LOOK,)]),
-    turns=st.lists(st.tuples(SAID, st.booleans(), HEARD), min_size=1, max_size=5),
+    turns=st.lists(st.tuples(SAID, st.booleans(), HEARD), min_size=1, max_size=9),
 )
 def test_extending_gives_what_opening_the_whole_gives_and_forks_only_where_it_must(
     family: str, system: str | None, asked: str, tools: tuple, turns: list
@@ -291,6 +307,109 @@ def test_the_text_tokenized_in_a_turn_does_not_grow_with_the_turns(family: str) 
         assert talk.branch == 40
     assert len(set(counts[1:])) == 1 and counts[-1] < 150
     assert shown(talk.tokens).count("Be brief.") == 1
+
+
+class Work:
+    """Counts the messages that Jinja is given, and the characters it writes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.messages = self.characters = 0
+        rendered = ChatTemplate.render
+
+        def render(template: ChatTemplate, **variables) -> str:
+            text = rendered(template, **variables)
+            self.messages += len(variables["messages"])
+            self.characters += len(text)
+            return text
+
+        patch.setattr(ChatTemplate, "render", render)
+
+
+HELD = {  # what the policy says at each turn, and what it hears
+    "tools": ("up", [Message.of("tool", "a dark room")]),
+    "questions": ("up", [Message.of("user", "and where?")]),
+    "nothing": ("<think>\nhm\n</think>\n\nup", []),
+    "reasoning": ("<think>\nhm\n</think>\n\nup", [Message.of("user", "and where?")]),
+    "reasoning with tools": ("<think>\nhm\n</think>\n\nup", [Message.of("tool", "a dark room")]),
+}
+
+
+@every_family
+@pytest.mark.parametrize("held", HELD)
+def test_the_work_of_a_turn_does_not_grow_with_the_turns(family: str, held: str, monkeypatch) -> None:
+    chat, (said, heard) = CHATS[family], HELD[held]
+    talk = Conversation(chat, [Message.of("system", "Be brief."), Message.of("user", "start")], [LOOK])
+    work, done = Work(monkeypatch), []
+    for _ in range(110):
+        talk.hear(completion(sampled(said, FAMILIES[family][2])))
+        before = work.messages, work.characters, TOKENIZER.characters
+        talk.say(heard)
+        done.append((work.messages - before[0], work.characters - before[1], TOKENIZER.characters - before[2]))
+    assert len(set(done[4:])) == 1
+    assert done[-1][0] <= 45
+    assert len(talk.messages) == 2 + 110 * (1 + len(heard))
+    np.testing.assert_array_equal(talk.tokens, chat.open(talk.messages, [LOOK]))
+
+
+def test_reasoning_dropped_after_many_turns_is_looked_for_as_far_back_as_it_goes(monkeypatch) -> None:
+    chat = CHATS["qwen3"]
+    talk = Conversation(chat, [Message.of("user", "start")], [LOOK])
+    for _ in range(30):
+        talk.hear(completion(sampled("<think>\nhm\n</think>\n\nup", "<|im_end|>")))
+        talk.say([Message.of("tool", "a dark room")])
+    assert talk.branch == 0
+    talk.hear(completion(sampled("up", "<|im_end|>")))
+    work = Work(monkeypatch)
+    talk.say([Message.of("user", "and?")])
+    assert talk.branch == 1 and [span.turn for span in talk.spans if span.branch == 1] == [31, 31]
+    assert work.messages < 62 * 20  # a few renders of what was said since the question, not one a turn
+    np.testing.assert_array_equal(talk.tokens, chat.open(talk.messages, [LOOK]))
+
+
+@pytest.mark.parametrize("looks", ["loop.index0", "'old ' if loop.revindex0 > 6", "'near ' if loop.revindex0 == 5"])
+def test_a_template_that_looks_at_the_whole_is_shown_the_whole_which_is_said_once(looks: str, caplog) -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }} "
+        f"{{{{ ({looks}) if m.role == 'user' }}}}{{{{ m.content }}}}<|im_end|>"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
+    )
+    chat = TemplateChat(TOKENIZER, template)
+    talk = Conversation(chat, [Message.of("user", "start")])
+    for turn in range(12):
+        talk.hear(completion(sampled(f"up {turn}", "<|im_end|>")))
+        talk.say([Message.of("user", "and?")])
+        assert shown(talk.tokens) == chat.text(talk.messages)
+    assert [record.message for record in caplog.records if "looks at whole conversations" in record.message] == [
+        "the chat template looks at whole conversations: rendering grows with their turns (said once)"
+    ]
+
+
+@every_family
+@pytest.mark.parametrize("calls", [(), (ToolCall("look", {"where": "ü<|im_end|>"}, "call_0"),)])
+@pytest.mark.parametrize("text", ["so <|eot_id|>", "", "<think>\nhm\n</think>\n\nso"])
+def test_what_a_policy_says_is_what_the_template_writes_and_what_is_read(family: str, text: str, calls: tuple) -> None:
+    chat, asked = CHATS[family], [Message.of("user", "hi")]
+    message = Message.of("assistant", text, tool_calls=calls)
+    ids = chat.say(message)
+    assert shown(ids).endswith(FAMILIES[family][2]) and np.isin(ids, chat.stop_tokens).sum() == 1
+    read = chat.parse(ids)
+    assert read.tool_calls == calls
+    if family != "llama3" or not calls:  # its template writes calls without what was said
+        assert read.text.removeprefix("<think>\n\n</think>").strip() == text
+    talk = Conversation(chat, asked)
+    talk.hear(completion(ids))
+    talk.say([])
+    np.testing.assert_array_equal(talk.tokens, chat.open([*asked, message]))
+
+
+def test_what_a_template_leaves_out_is_said_all_the_same() -> None:
+    template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    chat = TemplateChat(TOKENIZER, template, eos="<eos>")
+    assert shown(chat.say(Message.of("assistant", "hm</think>yes"))) == "hm</think>yes<eos>"
+    assert shown(chat.say(Message.of("assistant", "yes"))) == " yes<eos>"
 
 
 # ---- what is no conversation -------------------------------------------------------------------------

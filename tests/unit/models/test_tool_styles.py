@@ -155,14 +155,16 @@ def test_what_a_style_writes_it_reads(style, written: list) -> None:
     assert style.read("I do.\n" + style.write(calls))[1] == calls
 
 
-PIECES = st.sampled_from(
-    ['{"name": "', '"name"', '"arguments"', '"parameters": ', ": ", "{", "}", "[", "]", ",", '"', "'", "\\", "\\u",
-     "d800", "```", "```tool_code\n", "```json\n", "<|python_tag|>", "(", ")", "=", "print(", "look(", "x=", "e9", "-",
-     "NaN", "*",
-     "<tool_call>", "</tool_call>", "<think>", "</think>", "null", "true", "3", "look", " ", "\n", "\t", "\x00", ";",
-     "é", "lambda", "f'{", "#", "0x", "\ud800", A, P, 'go(x="1")']
+PIECES = (
+    '{"name": "', '"name"', '"arguments"', '"parameters": ', ": ", "{", "}", "[", "]", ",", '"', "'", "\\", "\\u",
+    "d800", "```", "```tool_code\n", "```json\n", "<|python_tag|>", "(", ")", "=", "print(", "look(", "x=", "e9", "-",
+    "NaN", "*",
+    "<tool_call>", "</tool_call>", "<think>", "</think>", "null", "true", "3", "look", " ", "\n", "\t", "\x00", ";",
+    "é", "lambda", "f'{", "#", "0x", "\ud800", A, P, 'go(x="1")',
 )  # fmt: skip
-TEXTS = st.lists(PIECES, max_size=25).map("".join) | st.text(max_size=40)
+FIRST = 0x4E00  # a letter for each piece: drawing a text is several times faster than drawing a list
+LETTERS = st.text(st.characters(min_codepoint=FIRST, max_codepoint=FIRST + len(PIECES) - 1), max_size=25)
+TEXTS = LETTERS.map(lambda text: "".join(PIECES[ord(letter) - FIRST] for letter in text)) | st.text(max_size=40)
 
 
 def check(text: str) -> None:

@@ -142,6 +142,12 @@ def test_one_file_of_a_repository(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     assert asked == [("owner/name", ["q8.gguf"])]
 
 
+def test_of_a_file_that_was_split_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = hugging_face(monkeypatch, lambda folder: (folder / "q-00001-of-00002.gguf").write_bytes(b"x") and None)
+    fetch_model("owner/name/q-00002-of-00002.gguf", agree)
+    assert asked == [("owner/name", ["q-00001-of-00002.gguf", "q-00002-of-00002.gguf"])]
+
+
 def test_a_repository_without_weights_says_what_to_name(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hugging_face(monkeypatch, lambda folder: None)
     with pytest.raises(UsageError, match=r"has no safetensors of that name; .* owner/name/FILE\.gguf"):

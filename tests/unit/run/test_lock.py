@@ -59,7 +59,13 @@ def saved(lock: dict[str, Any]) -> dict[str, Any]:
 
 def test_it_names_what_the_run_uses_and_nothing_else(lock: Callable[..., dict[str, Any]]) -> None:
     made = lock()
-    assert made["distributions"].keys() == {"tunix-core", "tunix-algorithms", "tunix-models", "file:pool"}
+    assert made["distributions"].keys() == {
+        "tunix-core",
+        "tunix-algorithms",
+        "tunix-engines",
+        "tunix-models",
+        "file:pool",
+    }
     assert made["suites"] == {"pool/x": {"sizes": [3]}} and made["specs"].keys() == {"pool/x"}
     assert (made["seed"], made["model"]) == (4, "models/nano")
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from tunix_core.errors import CheckpointError, PluginError, UnknownIdError, UsageError
 from tunix_core.plugins import Hub
@@ -19,9 +23,13 @@ from tunix_core import ModelSpec, hookimpl
 def load(*, random=None):
     return SimpleNamespace(random=random)
 
+def load_laid(*, mesh=None):
+    return SimpleNamespace(mesh=mesh)
+
 @hookimpl
 def tunix_register_models(register):
     register(ModelSpec("small", "zoo:load"))
+    register(ModelSpec("laid", "zoo:load_laid"))
     register(ModelSpec("broken", "zoo:absent"))
 """
 
@@ -37,6 +45,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 def test_an_id_is_made_with_its_options(hub: Hub) -> None:
     assert open_model("zoo/small", hub, {"random": 3}).random == 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_model_that_takes_a_mesh_is_given_it_and_another_is_laid_on_it(hub: Hub) -> None:
+    mesh: Any = Mesh(np.asarray(jax.devices()[:1]), ("tensor",))
+    assert open_model("zoo/laid", hub, mesh=mesh).mesh is mesh  # pyright: ignore[reportAttributeAccessIssue]
+    assert open_model("zoo/laid", hub).mesh is None  # pyright: ignore[reportAttributeAccessIssue]
+    nano = open_model("models/nano", hub, mesh=mesh)
+    assert {leaf.sharding.mesh for leaf in jax.tree.leaves(nano.params)} == {mesh}
 
 
 @pytest.mark.parametrize("name", ["./runs/gone", "/nowhere", "~/gone", "gone", "runs/gone/checkpoints/step-3"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,25 @@ def source_of(length: int) -> ListSource:
     return ListSource([Task(f"t{i}") for i in range(length)])
 
 
+class Rotating:
+    """A curriculum: a step on from the best of what it knows, a function of cursor and scores."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[float]] = []
+
+    def next_index(self, cursor: int, length: int | None) -> int:
+        return (cursor * 3 + len(self.seen)) % (length or 1000)
+
+    def observe(self, index: int, scores: Sequence[float]) -> None:
+        self.seen.append([index, *scores])
+
+    def state(self) -> dict[str, object]:
+        return {"seen": self.seen}
+
+    def restore(self, state: Mapping[str, list[list[float]]]) -> None:
+        self.seen = list(state["seen"])
+
+
 def ids(stream: TaskStream, count: int) -> list[str]:
     taken = [stream.take() for _ in range(count)]
     for ticket, _ in taken:
@@ -31,14 +51,19 @@ class Schedule(RuleBasedStateMachine):
 
     taken = Bundle("taken")
 
-    @initialize(length=st.integers(1, 7), seed=st.integers(0, 3))
-    def begin(self, length: int, seed: int) -> None:
-        self.length, self.seed = length, seed
-        self.stream = TaskStream(source_of(length), seed=seed)
+    @initialize(length=st.integers(1, 7), seed=st.integers(0, 3), chosen=st.booleans())
+    def begin(self, length: int, seed: int, chosen: bool) -> None:
+        self.length, self.seed, self.chosen = length, seed, chosen
+        self.stream = self.make()
+        self.tasks: dict[int, str] = {}
         self.done: list[int] = []
         self.open: set[int] = set()
         self.back: set[int] = set()
+        self.back_once: set[int] = set()
         self.saved: tuple[str, list[int]] | None = None
+
+    def make(self) -> TaskStream:
+        return TaskStream(source_of(self.length), seed=self.seed, curriculum=Rotating() if self.chosen else None)
 
     @rule(target=taken)
     def take(self) -> int:
@@ -48,13 +73,16 @@ class Schedule(RuleBasedStateMachine):
             assert ticket == min(self.back), "what came back goes first, in its order"
             self.back.remove(ticket)
         assert task == self.stream.task_at(ticket)
+        if ticket in self.back_once:
+            assert task.id == self.tasks[ticket], "what came back is the same task"
+        self.tasks[ticket] = task.id
         self.open.add(ticket)
         return ticket
 
     @rule(ticket=consumes(taken))
     def consume(self, ticket: int) -> None:
         if ticket in self.open:  # a crash may have taken it away
-            self.stream.consume(ticket)
+            self.stream.consume(ticket, [float(ticket), 0.0])
             self.open.remove(ticket)
             self.done.append(ticket)
 
@@ -64,19 +92,25 @@ class Schedule(RuleBasedStateMachine):
             self.stream.give_back(ticket)
             self.open.remove(ticket)
             self.back.add(ticket)
+            self.back_once.add(ticket)
+
+    @rule()
+    def learn(self) -> None:
+        self.stream.learn()
 
     @rule()
     def checkpoint(self) -> None:
         self.saved = json.dumps(self.stream.state()), list(self.done)
 
-    @rule()
-    def crash(self) -> None:
+    @rule(finished=st.sets(st.integers(0, 30)))
+    def crash(self, finished: set[int]) -> None:
         if self.saved:
-            state, self.done = self.saved[0], list(self.saved[1])
-            self.stream = TaskStream(source_of(self.length), seed=self.seed)
-            self.stream.restore(json.loads(state))
-            self.open = set()
-            self.back = set(json.loads(state)["unconsumed"])
+            state, self.done = json.loads(self.saved[0]), list(self.saved[1])
+            self.stream = self.make()
+            self.open = finished & set(state["unconsumed"])
+            self.stream.restore(state, self.open)
+            self.back = set(state["unconsumed"]) - self.open
+            self.back_once = set(state["unconsumed"])
 
     @invariant()
     def nothing_is_lost_or_done_twice(self) -> None:
@@ -159,6 +193,39 @@ def test_an_empty_source_and_a_doubled_id_are_refused() -> None:
         TaskStream(source_of(0), seed=0)
     with pytest.raises(UsageError, match="'a' comes more than once"):
         ListSource([Task("a"), Task("a")])
+
+
+def test_a_curriculum_learns_in_the_order_of_the_tickets_whoever_is_consumed_first() -> None:
+    seen = []
+    for order in ([0, 1, 2], [2, 0, 1]):
+        curriculum = Rotating()
+        stream = TaskStream(source_of(5), seed=0, curriculum=curriculum)
+        taken = [stream.take()[0] for _ in range(3)]
+        for place in order:
+            stream.consume(taken[place], [float(place)])
+        assert not curriculum.seen, "not before the step is over"
+        stream.learn()
+        seen.append(curriculum.seen)
+    assert seen[0] == seen[1] == [[0, 0.0], [3, 1.0], [1, 2.0]]
+
+
+def test_what_was_set_aside_tells_a_curriculum_nothing_and_is_not_given_again() -> None:
+    curriculum = Rotating()
+    stream = TaskStream(source_of(3), seed=0, curriculum=curriculum)
+    ticket, task = stream.take()
+    stream.skip(task.id)
+    stream.consume(ticket)
+    stream.learn()
+    assert not curriculum.seen
+    with pytest.raises(SuiteStarved):  # this one gives nothing but multiples of 3
+        stream.take()
+
+
+def test_a_curriculum_that_leaves_the_source_is_named() -> None:
+    curriculum = Rotating()
+    curriculum.next_index = lambda cursor, length: 9  # type: ignore[method-assign]
+    with pytest.raises(UsageError, match=r"Rotating.next_index gave 9; expected one of range\(3\)"):
+        TaskStream(source_of(3), seed=0, curriculum=curriculum).take()
 
 
 def test_statistics_count_tickets() -> None:

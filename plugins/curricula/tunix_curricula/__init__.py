@@ -1,0 +1,1 @@
+"""Curricula for Tunix Core: which task comes next."""

@@ -1,0 +1,1 @@
+"""The built-in inference engine of Tunix Core, by name."""

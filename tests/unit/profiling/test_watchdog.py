@@ -1,0 +1,103 @@
+"""The loop's watchdog, with a clock moved by hand and a stack of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tunix_core.profiling import Watchdog
+from tunix_core.profiling.watchdog import BEAT_S
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def blocking_grader() -> FrameType:
+    return sys._getframe()
+
+
+def blocking_parser() -> FrameType:
+    return sys._getframe()
+
+
+def watched(check: Callable[[Watchdog, Clock, list[Any]], None]) -> None:
+    async def main() -> None:
+        clock, stack = Clock(), [blocking_grader]
+        check(Watchdog(limit_s=0.25, clock=clock, frame=lambda: stack[0]()), clock, stack)
+
+    asyncio.run(main())
+
+
+def test_the_lag_is_how_late_each_beat_was() -> None:
+    def check(dog: Watchdog, clock: Clock, _: list[Any]) -> None:
+        for index in range(100):
+            clock.now += BEAT_S + (0.2 if index == 50 else 0.001)
+            dog.beat()
+        found = dog.statistics()
+        assert found["lag_ms_p50"] == pytest.approx(1.0) and found["lag_ms_max"] == pytest.approx(200.0)
+        assert found["lag_ms_p99"] == pytest.approx(200.0) and found["held_up"] == 0
+        assert dog.statistics()["lag_ms_max"] == 0.0, "each beat is told once"
+
+    watched(check)
+
+
+def test_what_holds_the_loop_is_named_once_for_each_culprit(caplog: pytest.LogCaptureFixture) -> None:
+    def check(dog: Watchdog, clock: Clock, stack: list[Any]) -> None:
+        for culprit in (blocking_grader, blocking_grader, blocking_parser):
+            stack[0] = culprit
+            clock.now += 0.2
+            dog.look()
+            clock.now += 0.2  # overdue now, and looked at twice
+            dog.look()
+            dog.look()
+            dog.beat()
+        assert dog.statistics()["held_up"] == 3
+        assert sorted(dog.culprits.values()) == [1, 2]
+
+    with caplog.at_level(logging.WARNING):
+        watched(check)
+    said = [record.message for record in caplog.records]
+    assert len(said) == 2
+    assert "blocking_grader" in said[0] and "blocking_parser" in said[1]
+
+
+def test_a_loop_on_time_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def check(dog: Watchdog, clock: Clock, _: list[Any]) -> None:
+        for _ in range(50):
+            clock.now += BEAT_S
+            dog.look()
+            dog.beat()
+        assert dog.culprits == {}
+
+    watched(check)
+    assert not caplog.records
+
+
+def test_it_beats_on_a_real_loop_and_ends_with_it() -> None:
+    async def main() -> dict[str, int]:
+        dog = Watchdog(limit_s=1e6)
+        dog.start()
+        beaten = asyncio.Event()
+        beat = dog.beat
+
+        def told() -> None:
+            beat()
+            beaten.set()
+
+        dog.beat = told  # type: ignore[method-assign]
+        await asyncio.wait_for(beaten.wait(), 30)
+        dog.stop()
+        return dog.culprits
+
+    assert asyncio.run(main()) == {}

@@ -1,0 +1,107 @@
+"""Watches an event loop: how late it is, and what made it so.
+
+The loop beats; each beat's delay is its lag. A thread looks at the beats, and when one is overdue it
+takes the stack of the loop's thread: whatever runs there then holds everybody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+
+from tunix_core.profiling.recorder import note
+
+log = logging.getLogger(__name__)
+LIMIT_S = 0.25
+BEAT_S = 0.02
+KEPT = 4096  # lags between two calls of `statistics`
+SHOWN = 8  # innermost frames of a culprit
+
+
+class Watchdog:
+    """Beats on the running event loop, and watches from a thread, from `start` to `stop`.
+
+    Args:
+        limit_s: how long a beat may be overdue before the stack is taken.
+        clock: seconds.
+        frame: the stack of the loop's thread now.
+
+    Attributes:
+        culprits: how often each stack, by its innermost frames, was found to hold the loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit_s: float = LIMIT_S,
+        clock: Callable[[], float] = time.monotonic,
+        frame: Callable[[], FrameType | None] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._clock, self._limit_s = clock, limit_s
+        own = threading.get_ident()
+        self._frame = frame or (lambda: sys._current_frames().get(own))
+        self.culprits: dict[str, int] = {}
+        self._lags: deque[float] = deque(maxlen=KEPT)
+        self._due, self._seen = self._clock() + BEAT_S, 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tunix-watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._next = self._loop.call_later(BEAT_S, self._keep_beating)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._next.cancel()
+        self._thread.join()
+
+    def beat(self) -> None:
+        """The loop is alive: notes how late it was, and when it is due again."""
+        now = self._clock()
+        lag = max(0.0, now - self._due)
+        self._lags.append(lag)
+        if lag > self._limit_s:
+            note("loop.late", lag)
+        self._due = now + BEAT_S
+
+    def look(self) -> None:
+        """Takes the stack, once for each overdue beat; says so, once for each culprit."""
+        due = self._due
+        late = self._clock() - due
+        if late <= self._limit_s or due == self._seen:
+            return
+        frame = self._frame()
+        self._seen = due
+        stack = "".join(traceback.format_list(traceback.extract_stack(frame)[-SHOWN:])) if frame else "unknown"
+        self.culprits[stack] = self.culprits.get(stack, 0) + 1
+        if self.culprits[stack] == 1:
+            log.warning(
+                "the event loop has been held up for %.2f s; every episode waits meanwhile. It is in:\n%s", late, stack
+            )
+
+    def statistics(self) -> dict[str, float]:
+        """ "lag_ms_p50", "lag_ms_p99" and "lag_ms_max" since the last call, and "held_up": how often, ever."""
+        lags = sorted(self._lags) or [max(0.0, self._clock() - self._due)]
+        self._lags.clear()
+        return {
+            "lag_ms_p50": 1e3 * lags[len(lags) // 2],
+            "lag_ms_p99": 1e3 * lags[min(len(lags) - 1, int(0.99 * len(lags)))],
+            "lag_ms_max": 1e3 * lags[-1],
+            "held_up": float(sum(self.culprits.values())),
+        }
+
+    def _keep_beating(self) -> None:
+        self.beat()
+        self._next = self._loop.call_later(BEAT_S, self._keep_beating)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._limit_s / 2):
+            self.look()
