@@ -9,9 +9,10 @@ import jax
 from tunix_core.contracts import Adapters, Model, Params
 from tunix_core.errors import UsageError
 from tunix_core.trainer.lanes import Arrays, Measure
+from tunix_core.trainer.logprobs import token_logprobs
 from tunix_core.trainer.parts import Parts, make_parts
 from tunix_core.trainer.placing import Placing
-from tunix_core.trainer.steps import forward_arrays, token_logprobs
+from tunix_core.trainer.steps import forward_arrays
 
 
 def shown(parts: Parts, adapters: Adapters | None, placing: Placing) -> Callable[[Params], Params]:

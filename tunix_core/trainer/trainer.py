@@ -16,6 +16,7 @@ from tunix_core.errors import UsageError
 from tunix_core.trainer.critic import CriticLearner
 from tunix_core.trainer.health import Health, Keep, drop
 from tunix_core.trainer.lanes import Arrays, Lane, Measure, Member, Part, arrays_of
+from tunix_core.trainer.logprobs import token_logprobs
 from tunix_core.trainer.measures import checked_reference, logprobs, reference_measure, shown
 from tunix_core.trainer.memory import bytes_of, step_bytes
 from tunix_core.trainer.optimizer import make_stepping
@@ -23,7 +24,7 @@ from tunix_core.trainer.outcomes import decide, outcome_of
 from tunix_core.trainer.packing import Packer, Sample, empty_batch
 from tunix_core.trainer.parts import make_parts
 from tunix_core.trainer.placing import Placing
-from tunix_core.trainer.steps import Report, forward_arrays, make_accumulate, token_logprobs
+from tunix_core.trainer.steps import Report, forward_arrays, make_accumulate
 from tunix_core.trainer.tally import Tally, explained_variance, losses, means, updates
 from tunix_core.types import Batch, Group
 
@@ -120,6 +121,7 @@ class Trainer:
         if lane.waits:
             kept = [m for m in members if m.outcome.tokens and self._fits(lane, m.sample)]
             lane.held.append((kept, credit))
+            self._tally.sample_tokens += sum(m.sample.tokens for m in kept)
             return
         outcomes = decide(lane.algorithm, [m.outcome for m in members], credit)
         self._tally.outcomes(outcomes)
@@ -234,7 +236,8 @@ class Trainer:
                 'trainer.old_logp = "behaviour": set it to "proximal", or leave the correction out'
             )
         critic, adaptive = None, {each.name: each.start for each in algorithm.adaptive}
-        functions = make_accumulate(self._model, algorithm, self._parts, config.old_logp, self._placing)
+        how = config.old_logp, config.remat, self._placing
+        functions = make_accumulate(self._model, algorithm, self._parts, *how)
         padding = empty_batch(config.rows, config.row_tokens)
         computed = ("reference_logp", "old_logp", "old_values", "returns")
         shapes = arrays_of(padding, 0) | dict.fromkeys(computed, padding.behaviour_logp) | adaptive
@@ -247,7 +250,7 @@ class Trainer:
             weight=weight,
             functions=functions,
             sums=functions.zeros(shapes),
-            packer=Packer(config.rows, config.row_tokens),
+            packer=Packer(config.rows, config.row_tokens, config.share_prefix),
             idle=Packer(config.rows, config.row_tokens),
             measures=self._measures(algorithm, critic),
             waits=algorithm.over_step is not None or self._several_updates,
@@ -301,6 +304,7 @@ class Trainer:
                 self._count(lane, lane.idle.add(sample))
             else:
                 active.append(sample)
+        self._tally.sample_tokens += sum(sample.tokens for sample in active)
         for unit in lane.units(active):
             self._add(lane, lane.packer.add(*unit))
 

@@ -54,9 +54,7 @@ def test_two_processes_train_as_one_does() -> None:
 def test_all_three_are_needed_or_none() -> None:
     assert hosts_of(None, None, None) is None
     assert hosts_of("here:1", 2, 0) == Hosts("here:1", 2, 0)
-    with pytest.raises(
-        UsageError, match="need --coordinator, --processes, --process together; --process is"
-    ):
+    with pytest.raises(UsageError, match="need --coordinator, --processes, --process together; --process is"):
         hosts_of("here:1", 2, None)
 
 
