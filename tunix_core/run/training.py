@@ -114,7 +114,7 @@ class Training:
             adapters=self.adapters,
             layout=layout_of(self.meshes.trainer, policy.model),
             reference_layout=layout_of(self.meshes.reference, reference[0] if reference else policy.model),
-            keep=self._keep if self.meshes.leads else drop,
+            keep=(lambda *kept: self.run_dir.not_finite(*kept)) if self.meshes.leads else drop,
             steps=config.steps,
         )
         if self.meshes.leads:
@@ -331,9 +331,6 @@ class Training:
         }
 
     # ---- keeping track ----
-    def _keep(self, version: int, groups: Sequence[Group]) -> None:
-        self.run_dir.not_finite(version, groups)
-
     def _observe(self, trajectory: Trajectory) -> None:
         self.stall.progress()
         self.metrics.episode(trajectory)
