@@ -231,6 +231,7 @@ def test_a_used_container_is_never_given_again_and_a_warm_one_is(base_image: str
                     await asyncio.sleep(0.05)
             assert len(set(seen)) == 3
             assert sandboxes.statistics()["warm_starts"] == 2
+            assert sandboxes.used_images() == {base_image: await sandboxes.identify(base_image)}
         finally:
             await sandboxes.aclose()
 
