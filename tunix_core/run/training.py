@@ -32,7 +32,7 @@ from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken
 from tunix_core.run.policies import open_model
-from tunix_core.run.sandboxes import make_sandboxes
+from tunix_core.run.sandboxes import lock_images, make_sandboxes, start_sandboxes
 from tunix_core.run.saved_groups import decode_groups, encode_groups
 from tunix_core.run.stall import StallWatch
 from tunix_core.run.trackers import Trackers
@@ -191,7 +191,7 @@ class Training:
         self.progress = Progress(config.steps, done=self.learner.version, waiting=self.scheduler.waiting_for)
         await self._say_memory()
         if self.sandboxes is not None:
-            self.progress.say(await self.sandboxes.start())
+            self.progress.say(await start_sandboxes(self.sandboxes, self.run_dir))
         memory, *_ = await asyncio.gather(
             self.held_out.open(stack), self.engine.start(), self._in_trainer(self.learner.warm_up)
         )
@@ -386,6 +386,7 @@ class Training:
             except OSError as error:
                 where = f"{self.run_dir.path}: {error.strerror or error}"
                 raise CheckpointError(f"no checkpoint can be saved in {where}. Make room, then --resume.") from error
+            lock_images(self.sandboxes, self.run_dir)
             self.hub.hooks.notify("tunix_checkpoint_saved", ctx=self._context(), path=path)
 
     def _finish(self, after: Mapping[str, Any], train_s: float, eval_s: float) -> RunResult:
