@@ -47,7 +47,7 @@ class Counter:
     def init(self, seed: int) -> Any:
         return {"step": jnp.int32(1), "flat": jnp.float32(0)}
 
-    def forward(self, params: Any, tokens: Any, positions: Any, segment_ids: Any) -> Any:
+    def forward(self, params: Any, tokens: Any, positions: Any, seen_until: Any, remat: Any = "none") -> Any:
         raise NotImplementedError
 
     def init_cache(self, slots: int, length: int) -> Any:
@@ -124,7 +124,7 @@ class Kit:
         positions = np.arange(64)[None]
 
         def whole(params: Any, tokens: Any) -> Any:
-            hidden = self.decoder.forward(params, tokens, positions, jnp.ones_like(tokens))
+            hidden = self.decoder.forward(params, tokens, positions, jnp.full_like(tokens, 64))
             return self.decoder.logits(params, hidden)
 
         return jax.jit(whole)
