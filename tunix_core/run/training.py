@@ -32,7 +32,7 @@ from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken
 from tunix_core.run.policies import open_model
-from tunix_core.run.sandboxes import make_sandboxes
+from tunix_core.run.sandboxes import lock_images, make_sandboxes, start_sandboxes
 from tunix_core.run.saved_groups import decode_groups, encode_groups
 from tunix_core.run.stall import StallWatch
 from tunix_core.run.trackers import Trackers
@@ -140,7 +140,7 @@ class Training:
             stack.push_async_callback(self._trainer_thread.aclose)
             folder = run_dir.path / "spans" if self.config.profiling.spans else None
             self.observed = stack.enter_context(observing(folder))
-            self.stall = StallWatch(self.config.scheduler.stall_timeout_s, self.observed.recorder, self._rooms)
+            self.stall = StallWatch(self.config.scheduler.stall_timeout_s, self.observed, self._rooms)
             await self._open(stack, saved)
             evaluated = time.monotonic()
             self._before = saved.get("before") or await self.held_out.now()
@@ -175,14 +175,23 @@ class Training:
             stack.push_async_callback(suite.scorer.aclose)
         first = replace(self.policy, params=self.store.latest().params)
         past = saved.get("evaluations", [])
-        self.held_out = HeldOut(config, self.benches, self.suites, first, self.hub, past, self.meshes.engine)
+        self.held_out = HeldOut(
+            config,
+            self.benches,
+            self.suites,
+            first,
+            self.hub,
+            past,
+            self.meshes.engine,
+            progress=self.stall.progress,
+        )
         self._open_pipeline(saved)
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
         stack.callback(self.trackers.close)
         self.progress = Progress(config.steps, done=self.learner.version, waiting=self.scheduler.waiting_for)
         await self._say_memory()
         if self.sandboxes is not None:
-            self.progress.say(await self.sandboxes.start())
+            self.progress.say(await start_sandboxes(self.sandboxes, self.run_dir))
         memory, *_ = await asyncio.gather(
             self.held_out.open(stack), self.engine.start(), self._in_trainer(self.learner.warm_up)
         )
@@ -287,12 +296,11 @@ class Training:
             for group in sorted(taken.groups, key=lambda g: (g.suite, g.index)):
                 await self._in_trainer(self.learner.accumulate, group)
         learned = await self._in_trainer(self.learner.apply)
-        with span("weights.publish", step=step):
-            await self._publish()
+        await self._publish()
         self.stall.progress()
         if step + 1 == self.config.steps:
             await self.held_out.settled()
-        self._report(step, taken, learned)
+        self._report(step, taken, learned, await asyncio.to_thread(self.observed.row))
 
     async def _take(self, group: Group) -> None:
         self.stall.progress()
@@ -303,13 +311,14 @@ class Training:
     async def _publish(self) -> None:
         version, params = await self._in_trainer(self.learner.weights)
         turn = self.held_out.takes_turns and self.held_out.is_due(version)
-        if turn or self.config.scheduler.mode == "drain":
-            await self.scheduler.drained()
-        self.store.publish(version, params)
-        self.hub.hooks.notify("tunix_weights_published", ctx=self._context(), version=version)
+        with span("weights.publish", version=version):
+            if turn or self.config.scheduler.mode == "drain":
+                await self.scheduler.drained()
+            self.store.publish(version, params)
+            self.hub.hooks.notify("tunix_weights_published", ctx=self._context(), version=version)
         if turn:
-            await self.held_out.turn(version)
-            self.stall.progress()
+            with span("evaluation", version=version):
+                await self.held_out.turn(version)
         self.scheduler.advance(version)
         self._remember()
         self._evaluate_beside()
@@ -336,8 +345,8 @@ class Training:
         self.metrics.episode(trajectory)
         self.run_dir.trajectory(trajectory)
 
-    def _report(self, step: int, taken: Taken, learned: Mapping[str, float]) -> None:
-        row = self.metrics.row(step, taken, learned, self.engine.statistics(), self.scheduler, self.observed.row())
+    def _report(self, step: int, taken: Taken, learned: Mapping[str, float], observed: Mapping[str, float]) -> None:
+        row = self.metrics.row(step, taken, learned, self.engine.statistics(), self.scheduler, observed)
         row |= self.held_out.row()
         self.run_dir.metrics(row)
         self.progress.step(row)
@@ -377,6 +386,7 @@ class Training:
             except OSError as error:
                 where = f"{self.run_dir.path}: {error.strerror or error}"
                 raise CheckpointError(f"no checkpoint can be saved in {where}. Make room, then --resume.") from error
+            lock_images(self.sandboxes, self.run_dir)
             self.hub.hooks.notify("tunix_checkpoint_saved", ctx=self._context(), path=path)
 
     def _finish(self, after: Mapping[str, Any], train_s: float, eval_s: float) -> RunResult:

@@ -318,6 +318,8 @@ class Trainer:
         if batch is not None:
             self._tally.batch(batch, self.version)
             lane.add(self._parts, lane.measured(batch, self.version))
+            # Its thread has nothing else to do, and whoever times this call wants to know when it computed.
+            jax.block_until_ready(lane.sums.denominator)
 
     def _count(self, lane: Lane, batch: Batch | None) -> None:
         if batch is not None:

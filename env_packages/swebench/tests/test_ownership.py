@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from rows_for_tests import GOLD, row
-from tunix_env_swebench.ownership import belongs_to_tests, owned, touched
+from tunix_env_swebench.ownership import claims_on, owned, touched
 
 
 @pytest.mark.parametrize(
@@ -12,22 +12,32 @@ from tunix_env_swebench.ownership import belongs_to_tests, owned, touched
         "test_it.py", "src/it_test.go", "src/it.spec.ts", "src/it.test.js",
         "conftest.py", "pkg/conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml",
         "sitecustomize.py", "usercustomize.py", "evil.pth", "pytest.py", "_pytest/runner.py", "pytest/__init__.py",
-        "evil.egg-info/entry_points.txt", "evil-1.dist-info/entry_points.txt",
+        "tests", "bin/test", "package.json", "pkg/Cargo.toml", "evil.egg-info/entry_points.txt",
+        "evil-1.dist-info/entry_points.txt",
     ],
 )  # fmt: skip
 def test_what_belongs_to_the_tests(path: str) -> None:
-    assert belongs_to_tests(path)
+    assert list(claims_on(path))
 
 
-@pytest.mark.parametrize("path", ["it.py", "src/contest.py", "latest/it.py", "docs/testing.md", "protest/a.py", "a.pt"])
+@pytest.mark.parametrize(
+    "path", ["it.py", "src/contest.py", "latest/it.py", "docs/testing.md", "protest/a.py", "a.pt", "src/_pytest/a.py"]
+)
 def test_what_belongs_to_the_solution(path: str) -> None:
-    assert not belongs_to_tests(path)
+    assert not list(claims_on(path))
 
 
 def test_what_the_reference_solution_changes_may_be_changed() -> None:
     config = GOLD.replace("it.py", "setup.cfg")
     assert owned(row(), ["it.py", "setup.cfg", "conftest.py"]) == ["setup.cfg", "conftest.py"]
     assert owned(row(patch=config), ["it.py", "setup.cfg", "conftest.py"]) == ["conftest.py"]
+
+
+def test_a_folder_that_the_reference_solution_works_in_may_be_worked_in() -> None:
+    paths = ["django/test/client.py", "django/test/new/a.py", "tests/a.py", "django/test/conftest.py"]
+    patch = GOLD.replace("it.py", "django/test/runner.py")
+    assert owned(row(), paths) == paths
+    assert owned(row(patch=patch), paths) == ["tests/a.py", "django/test/conftest.py"]
 
 
 def test_a_file_of_the_test_patch_is_never_the_solutions() -> None:

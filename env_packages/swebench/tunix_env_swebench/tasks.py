@@ -66,7 +66,9 @@ def make_tasks(
     if not 0 <= eval_share <= 1:
         raise ValueError(f"eval_share={eval_share!r}: expected a share between 0 and 1")
     rows = load_rows(source, source_split)
-    chosen = [row for row in _chosen(rows, ids_of(only), ids_of(exclude)) if _split_of(row, rows, eval_share) == split]
+    held_out = _held_out(rows, eval_share)
+    chosen = _chosen(rows, ids_of(only), ids_of(exclude))
+    chosen = [row for row in chosen if (row.instance_id in held_out) == (split == "eval")]
     if not chosen:
         raise ValueError(f"no rows are left for {split}: eval_share={eval_share:g} of {len(rows)} rows go to eval")
     return RowTasks(chosen, split, seed)
@@ -118,10 +120,10 @@ def _chosen(rows: Sequence[Row], only: Sequence[str], exclude: Sequence[str]) ->
     return [row for row in rows if (not only or row.instance_id in only) and row.instance_id not in exclude]
 
 
-def _split_of(row: Row, rows: Sequence[Row], eval_share: float) -> Split:
-    """By a row's rank in an order that no seed changes, so that the splits never overlap."""
-    ranked = sorted((each.instance_id for each in rows), key=lambda name: hashlib.blake2b(name.encode()).digest())
-    return "eval" if ranked.index(row.instance_id) < round(eval_share * len(rows)) else "train"
+def _held_out(rows: Sequence[Row], eval_share: float) -> set[str]:
+    """Whose tasks are for eval: the first in an order that no seed changes, so that the splits never overlap."""
+    ranked = sorted((row.instance_id for row in rows), key=lambda name: hashlib.blake2b(name.encode()).digest())
+    return set(ranked[: round(eval_share * len(rows))])
 
 
 def solutions(task: Task) -> Mapping[str, Sequence[Message]]:

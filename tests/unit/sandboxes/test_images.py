@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("docker")
 
-from tunix_core.errors import SandboxError
+from tunix_core.contracts import SandboxLimits, SandboxRequest
+from tunix_core.errors import SandboxError, UsageError
+from tunix_core.sandboxes.docker import DockerSandboxes
+from tunix_core.sandboxes.docker.container import host_config
 from tunix_core.sandboxes.docker.engine import Missing, Refused
 from tunix_core.sandboxes.docker.images import Images
+from tunix_core.sandboxes.docker.provider import describe, has_quotas
 from tunix_core.testing import clock
 
 PIN = "sha256:" + "a" * 64
@@ -136,3 +141,48 @@ def test_many_who_ask_at_once_pull_once_and_a_failure_is_forgotten() -> None:
         assert (engine.pulled, images.used) == (["theirs:1"] * 2, {"theirs:1": "id-2"})
 
     clock.run(main())
+
+
+def test_without_an_engine_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
+
+    async def main() -> None:
+        sandboxes = DockerSandboxes()
+        try:
+            with pytest.raises(UsageError, match=r"no-engine\.sock.*`docker info` works.*sandboxes/local"):
+                await sandboxes.open(SandboxRequest("tunix/base:1"))
+        finally:
+            await sandboxes.aclose()
+
+    asyncio.run(main())
+
+
+INFO = {
+    "Driver": "overlay2",
+    "DriverStatus": [["Backing Filesystem", "extfs"]],
+    "ServerVersion": "1.2",
+    "CgroupVersion": "2",
+    "MemoryLimit": True,
+    "CpuCfsQuota": True,
+    "PidsLimit": False,
+}
+
+
+def test_what_an_engine_holds_is_told_from_what_it_says() -> None:
+    told = describe(INFO)
+    assert "limits of memory, CPU and the length of files" in told and "Does NOT hold: limits of pids." in told
+    assert "has no quota" in told and not has_quotas(INFO)
+    xfs = INFO | {"DriverStatus": [["Backing Filesystem", "xfs"]], "PidsLimit": True}
+    assert has_quotas(xfs) and "has a quota" in describe(xfs) and "NOT" not in describe(xfs)
+
+
+def test_a_container_has_the_limits_that_were_asked_for() -> None:
+    limits = SandboxLimits(cpus=0.5, memory_mb=100, pids=9, disk_mb=200, file_mb=3)
+    made = host_config(SandboxRequest("i", limits, network="bridge", user="5:6"), quota=True, init=True)
+    assert (made["nano_cpus"], made["pids_limit"], made["mem_limit"]) == (500_000_000, 9, "350m")
+    assert made["mem_limit"] == made["memswap_limit"], "no swap on top"
+    assert "size=200m,uid=5,gid=6" in made["tmpfs"]["/workspace"] and "size=50m" in made["tmpfs"]["/tmp"]
+    assert (made["cap_drop"], made["security_opt"], made["network_mode"]) == (["ALL"], ["no-new-privileges"], "bridge")
+    assert made["storage_opt"] == {"size": "200m"} and made["ulimits"][0]["Hard"] == 3 << 20
+    plain = host_config(SandboxRequest("i"), quota=False, init=False)
+    assert plain["network_mode"] == "none" and "storage_opt" not in plain

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from tunix_core.errors import SandboxError, UsageError
@@ -24,6 +25,7 @@ except ModuleNotFoundError as error:
 T = TypeVar("T")
 CALL_S = 120  # the longest an engine under load may take to answer
 THREADS = 16
+USUAL = "unix:///var/run/docker.sock"
 
 
 class Engine:
@@ -63,10 +65,11 @@ class Engine:
         if self._api is None:
             where: Mapping[str, Any] = kwargs_from_env()
             try:
+                _knock(where.get("base_url") or USUAL)
                 self._api = docker.APIClient(**where, version="auto", timeout=CALL_S, max_pool_size=self._size)
-            except DockerException as error:
+            except (DockerException, OSError) as error:
                 raise UsageError(
-                    f"no Docker engine answers at {where.get('base_url') or 'its usual socket'}: {error}. "
+                    f"no Docker engine answers at {where.get('base_url') or USUAL}: {error}. "
                     "Start it (`dockerd`, Docker Desktop, `systemctl start docker`), or set DOCKER_HOST, until "
                     "`docker info` works. "
                     'Without one, [sandbox] kind = "sandboxes/local" runs commands unisolated.'
@@ -97,6 +100,13 @@ class Refused(SandboxError):
         self.status = status
 
 
+def _knock(url: str) -> None:
+    """Raises OSError when nobody listens at a unix:// address. (The SDK finds out as well, and leaks a socket.)"""
+    if path := url.partition("unix://")[2]:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(path)
+
+
 def plain_socket(given: Any) -> socket.socket:
     """The socket behind what the SDK gives for a stream, on its own from then on.
 
@@ -113,6 +123,19 @@ def plain_socket(given: Any) -> socket.socket:
     if response is not None:
         response.close()
     return sock
+
+
+def remove_container(api: docker.APIClient, identity: str) -> None:
+    """Removes a container with all that runs in it, and waits until it is gone."""
+    try:
+        api.remove_container(identity, force=True, v=True)
+    except NotFound:
+        pass
+    except APIError as error:
+        if "already in progress" not in _said(error):
+            raise
+        with suppress(NotFound):  # the engine is at it by itself, since the first process has ended
+            api.wait(identity, condition="removed", timeout=CALL_S)
 
 
 def _said(error: APIError) -> str:
