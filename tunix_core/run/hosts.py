@@ -134,7 +134,7 @@ def leading(trainer: Trainer, hosts: Hosts) -> Iterator[LeadingTrainer]:
     """Process 0's trainer; at the end the others end too."""
     key = secrets.token_bytes(KEY_BYTES)
     with Listener((hosts.coordinator.rpartition(":")[0], 0), authkey=key) as listener:
-        _shared(key, listener.address[1])
+        _shared(key, int(listener.address[1]))
         followers = [listener.accept() for _ in range(hosts.processes - 1)]
     try:
         yield LeadingTrainer(trainer, followers)

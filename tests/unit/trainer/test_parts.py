@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,14 @@ from tunix_core.trainer import Checkpoints, Trainer, make_parts
 SIZES = DecoderConfig(11, 16, 1, 2, 1, 8, 24, 64)
 CONFIG = TrainerConfig(rows=2, row_tokens=32, learning_rate=0.05, optimizer="sgd", warn_disagreement=None)
 ALGORITHM = policy_gradient("x/plain", centred, ratio_objective)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_fast() -> Iterator[None]:
+    """These programs run a few times each: optimizing them would never be earned back."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def trainer(model: Any, params: Any, config: TrainerConfig = CONFIG, **how: Any) -> Trainer:
