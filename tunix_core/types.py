@@ -345,12 +345,15 @@ class Batch:
 
     Attributes:
         tokens: int32 [R, T].
-        positions: int32 [R, T], from 0 in each segment.
-        segment_ids: int32 [R, T]; 0 is padding, segments of a row count from 1.
-        sequence_ids: int32 [R, T]; the index of the trajectory in [0, N), shared by its branches;
-            N marks padding.
-        group_ids: int32 [R, T]; shared by the sequences that were packed as one, each its own unless its
-            algorithm wants groups together; N marks padding.
+        positions: int32 [R, T]; how many tokens precede it in its conversation.
+        segment_ids: int32 [R, T]; 0 is padding, segments of a row count from 1. What shares a prefix is one.
+        before: int32 [R, T]; the column of the token before it, its own where there is none.
+        seen_until: int32 [R, T]; the token is followed by those of the columns from its own to this one, and
+            by no others: they attend to it. 0 in padding.
+        sequence_ids: int32 [R, T]; the index of the trajectory in [0, N), shared by its branches; of one of
+            them where several share the token; N marks padding.
+        group_ids: int32 [R, T]; shared by the sequences of a group that were packed as one: all of it where
+            its algorithm wants groups together; N marks padding.
         mask: float32 [R, T]; 1 where a sampled token is trained.
         behaviour_logp: float32 [R, T], log-probability under the distribution sampled from.
         advantages: float32 [R, T].
@@ -362,6 +365,8 @@ class Batch:
     tokens: np.ndarray
     positions: np.ndarray
     segment_ids: np.ndarray
+    before: np.ndarray
+    seen_until: np.ndarray
     sequence_ids: np.ndarray
     group_ids: np.ndarray
     mask: np.ndarray

@@ -42,11 +42,11 @@ def scored(policy: Policy, ids: list[int], length: int) -> np.ndarray:
     model: Any = policy.model
     row = np.zeros((1, length), np.int32)
     row[0, : len(ids)] = ids
-    segments = (np.arange(length) < len(ids)).astype(np.int32)[None]
+    until = np.full((1, length), len(ids), np.int32)
 
     @jax.jit
     def run(params: Any) -> jax.Array:
-        hidden = model.forward(params, row, np.arange(length, dtype=np.int32)[None], segments)
+        hidden = model.forward(params, row, np.arange(length, dtype=np.int32)[None], until)
         shares = jax.nn.log_softmax(model.logits(params, hidden[0, : len(ids) - 1]))
         return jnp.take_along_axis(shares, jnp.asarray(ids[1:])[:, None], 1)[:, 0]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from tunix_core.contracts import Sampling
+from tunix_core.contracts import Remat, Sampling
 from tunix_core.specs import Isolation, Timeouts
 
 
@@ -116,6 +116,8 @@ class TrainerConfig:
     master: Literal["float32", "model"] = "float32"  # what trained weights are kept in; the model computes in its own
     rows: int = 8  # rows of a micro-batch
     row_tokens: int = 512  # tokens of a row; a longer sample is refused
+    share_prefix: bool = True  # what samples of a group begin with is computed once; the gradient is the same
+    remat: Remat = "none"  # what backward computes again to save memory: all but products ("dots"), or whole "layers"
     old_logp: Literal["behaviour", "proximal"] = "behaviour"  # to what the ratio is: what sampled, or the step's start
     epochs: int = 1  # how often a step passes over its samples
     minibatches: int = 1  # updates an epoch is shared out to, by groups
@@ -244,6 +246,6 @@ class RunConfig:
     mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
-    sandbox: SandboxConfig = SandboxConfig()
     profiling: ProfilingConfig = ProfilingConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     trackers: tuple[str, ...] = ()  # ids; metrics.jsonl is written in any case

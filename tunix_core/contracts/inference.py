@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from tunix_core.types import Message, SampleId, Task
 
 Params = Any  # pytrees of arrays
 Cache = Any
+Remat = Literal["none", "dots", "layers"]
 
 
 class Tokenizer(Protocol):
@@ -82,8 +83,13 @@ class Model(Protocol):
     max_positions: int
 
     def init(self, seed: int) -> Params: ...
-    def forward(self, params: Params, tokens: Any, positions: Any, segment_ids: Any) -> Any:
-        """[R, T] int32 each -> hidden [R, T, D]. A token attends to earlier tokens of its segment."""
+    def forward(self, params: Params, tokens: Any, positions: Any, seen_until: Any, remat: Remat = "none") -> Any:
+        """[R, T] int32 each -> hidden [R, T, D].
+
+        The token of column i attends to those of columns j <= i with seen_until[j] > i: in a row of
+        segments that is where the segment ends. `remat` says what backward computes again instead of
+        keeping it: nothing; all but matrix products with weights; or each layer from its input.
+        """
         ...
 
     def init_cache(self, slots: int, length: int) -> Cache:

@@ -15,17 +15,20 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from tunix_core.models.attention import Attention, View, attend, bias_of
+from tunix_core.contracts import Remat
+from tunix_core.models.attention import Attention, View
 from tunix_core.models.config import DecoderConfig
 from tunix_core.models.layers import Draw, Norm, dense, matmul, normal, weight, zeros
 from tunix_core.models.pieces import LayerCache, attend_pieces, joined, lengths_of, pieces_of
 from tunix_core.models.rotary import rotary
+from tunix_core.models.tiles import attend_tiles, make_tiles
 
 Array = jax.Array
 Params = dict[str, Any]
 Cache = dict[str, dict[str, Array]]  # one piece: by layer, "k" [S, kv_heads, D, L] and "v" [S, kv_heads, L, D]
 Attend = Callable[[Array, Any, Any, float], Array]
 ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
+KEPT = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "layers": None}
 
 
 class Gated(nnx.Module):
@@ -77,12 +80,14 @@ class Decoder(nnx.Module):
         positions: Array,
         attending: Callable[[int | None], Attend],
         cache: dict[str, LayerCache] | None = None,
+        remat: Remat = "none",
     ) -> tuple[Array, dict[str, LayerCache]]:
         """The hidden states [S, T, width], and the cache, written to.
 
         Args:
             tokens, positions: int32 [S, T].
             attending: what attends in a layer that sees no further back than so many positions.
+            remat: what backward computes again; only without a cache.
         """
         c = self.config
         local = frozenset(map(str, c.local_layers))
@@ -95,7 +100,11 @@ class Decoder(nnx.Module):
             x = x * jnp.asarray(c.embedding_scale, x.dtype)
         seen: dict[str, LayerCache] = {}
         for name in map(str, range(c.layers)):  # merging leaves the dict in order of its names, "10" before "2"
-            x, seen[name] = self.layers[name](x, views[name in local], positions, cache[name] if cache else None)
+            layer = partial(self.layers[name], view=views[name in local], positions=positions)
+            if cache is None:
+                x = _rematerialised(lambda x, layer=layer: layer(x, cache=None)[0], remat)(x)
+            else:
+                x, seen[name] = layer(x, cache=cache[name])
         return self.norm(x), seen
 
     def logits(self, hidden: Array) -> Array:
@@ -125,17 +134,17 @@ class DecoderModel:
         """Random weights, a function of the seed alone."""
         return nnx.to_pure_dict(nnx.state(Decoder(self.config, normal(seed))))
 
-    def forward(self, params: Params, tokens: Array, positions: Array, segment_ids: Array) -> Array:
-        """[R, T] int32 each -> hidden [R, T, width]. A token attends to itself and earlier tokens of its segment."""
-        order = jnp.arange(tokens.shape[1])
-        back = order[:, None] - order[None, :]
-        mask = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (back >= 0)
+    def forward(
+        self, params: Params, tokens: Array, positions: Array, seen_until: Array, remat: Remat = "none"
+    ) -> Array:
+        """[R, T] int32 each -> hidden [R, T, width]. The token of column i attends to those of columns
+        j <= i with seen_until[j] > i."""
+        tiles = make_tiles(positions, seen_until)
 
         def attending(window: int | None) -> Attend:
-            bias = bias_of(mask if window is None else mask & (back < window))
-            return lambda q, k, v, scale: attend(q, k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3), bias, scale)
+            return lambda q, k, v, scale: attend_tiles(q, k, v, tiles._replace(window=window), scale)
 
-        return self._decoder(params)(tokens, positions, attending)[0]
+        return self._decoder(params)(tokens, positions, attending, remat=remat)[0]
 
     def init_cache(self, slots: int, length: int) -> Cache:
         """Zeros for `slots` conversations of up to `length` tokens; every leaf's leading axis is S."""
@@ -166,3 +175,7 @@ class DecoderModel:
 
     def _decoder(self, params: Params) -> Decoder:
         return nnx.merge(self._graph, params)
+
+
+def _rematerialised(layer: Callable[[Array], Array], remat: Remat) -> Callable[[Array], Array]:
+    return layer if remat == "none" else jax.checkpoint(layer, policy=KEPT[remat])

@@ -23,6 +23,8 @@ LIMIT_S = 0.25
 BEAT_S = 0.02
 KEPT = 4096  # lags between two calls of `statistics`
 SHOWN = 8  # innermost frames of a culprit
+CULPRITS = 20  # told apart; a machine that is overloaded stops anywhere
+OTHERS = "others"
 
 
 class Watchdog:
@@ -34,7 +36,8 @@ class Watchdog:
         frame: the stack of the loop's thread now.
 
     Attributes:
-        culprits: how often each stack, by its innermost frames, was found to hold the loop.
+        culprits: how often each stack, by its innermost frames, was found to hold the loop; after the first 20,
+            "others".
     """
 
     def __init__(
@@ -67,7 +70,8 @@ class Watchdog:
         """The loop is alive: notes how late it was, and when it is due again."""
         now = self._clock()
         lag = max(0.0, now - self._due)
-        self._lags.append(lag)
+        # Whoever became ready later in a long hold waited for its rest: so did each beat that was left out.
+        self._lags.extend(lag - missed * BEAT_S for missed in range(int(lag / BEAT_S) + 1))
         if lag > self._limit_s:
             note("loop.late", lag)
         self._due = now + BEAT_S
@@ -81,8 +85,10 @@ class Watchdog:
         frame = self._frame()
         self._seen = due
         stack = "".join(traceback.format_list(traceback.extract_stack(frame)[-SHOWN:])) if frame else "unknown"
+        if stack not in self.culprits and len(self.culprits) == CULPRITS:
+            stack = OTHERS
         self.culprits[stack] = self.culprits.get(stack, 0) + 1
-        if self.culprits[stack] == 1:
+        if self.culprits[stack] == 1 and stack != OTHERS:
             log.warning(
                 "the event loop has been held up for %.2f s; every episode waits meanwhile. It is in:\n%s", late, stack
             )

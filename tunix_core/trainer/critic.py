@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 
 from tunix_core.config import TrainerConfig
 from tunix_core.contracts import Critic, LossTerms, Model, Params
+from tunix_core.trainer.memory import bytes_of
 from tunix_core.trainer.optimizer import make_stepping
 from tunix_core.trainer.parts import Parts, make_parts
 from tunix_core.trainer.placing import Placing
@@ -41,18 +43,19 @@ class CriticLearner:
     ) -> None:
         if critic.learning_rate is not None:
             config = replace(config, learning_rate=critic.learning_rate)
-        where = (batch[name] for name in ("tokens", "positions", "segment_ids"))
+        where = (batch[name] for name in ("tokens", "positions", "seen_until"))
         width = jax.eval_shape(model.forward, params, *where).shape[-1]
         first = {"trunk": params, "head": jnp.zeros(width, jnp.float32), "bias": jnp.zeros((), jnp.float32)}
         self._parts = make_parts(first, config.master)
         self._parts = self._parts.having(placing.params(self._parts.trained))
         (state, taken), self._update = make_stepping(config, steps, self._parts.trained, ("",), placing)
         self.state: State = self._parts.trained, state, taken
-        measure = placing.jit(lambda parts, batch: token_values(model, parts.whole, batch), lambda whole: whole)
+        values = partial(token_values, model, remat=config.remat)
+        measure = placing.jit(lambda parts, batch: values(parts.whole, batch), lambda whole: whole)
         self._values = lambda parts, batch: measure(parts, placing.batch(batch))
 
         def terms(params: Params, batch: Arrays) -> LossTerms:
-            return critic.loss(token_values(model, params, batch), batch)
+            return critic.loss(token_values(model, params, batch, config.remat), batch)
 
         zeros, self._add = accumulation(terms, self._parts, placing)
         self._sums: Sums = zeros(batch)
@@ -63,6 +66,10 @@ class CriticLearner:
 
     def add(self, batch: Arrays) -> None:
         self._sums = self._add(self._sums, self._now, batch)
+
+    def bytes(self) -> int:
+        """What one device holds of parameters, optimizer and gradient."""
+        return bytes_of((self.state, self._sums.gradient))
 
     def update(self) -> dict[str, Sum]:
         """Takes the optimizer step; gives its metrics, "value_loss" among them."""

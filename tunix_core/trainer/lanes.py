@@ -80,9 +80,7 @@ class Lane:
 
     def units(self, samples: Sequence[Sample]) -> list[Unit]:
         """The samples of one group by what must share a micro-batch."""
-        if self.algorithm.together:
-            return [tuple(samples)] if samples else []
-        return [(sample,) for sample in samples]
+        return self.packer.units(samples, self.algorithm.together)
 
     def close(self, minibatches: int, version: int) -> tuple[list[Part], list[Outcome]]:
         """Decides the advantages of all that is held, now that the step is whole.

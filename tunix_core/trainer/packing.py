@@ -1,8 +1,8 @@
 """Samples of any length become micro-batches of one shape.
 
-A branch of a trajectory is a segment: it lies whole in one row, its positions count from 0, and
-nothing is cut. The branches of a trajectory share a micro-batch, so that sums over a sample are whole;
-so do the samples that are added as one.
+A branch of a trajectory lies whole in one row, and nothing is cut. Branches that begin alike may have
+their beginning once, where they are added as one: then they are a tree. The branches of a trajectory share
+a micro-batch, so that sums over a sample are whole; so do the samples that are added as one.
 The mask is what the spans said, never a length.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tunix_core.trainer.trees import Tree, grow
 from tunix_core.types import Batch, Row, Trajectory
 
 
@@ -47,7 +48,7 @@ class Sample:
         return int(sum(row.mask.sum() for row in self.branches))
 
 
-Place = tuple[int, int]  # row, first column
+Place = tuple[int, np.ndarray]  # a branch's row, and the columns of its tokens
 Unit = tuple[Sample, ...]  # what shares a micro-batch
 
 
@@ -73,6 +74,19 @@ class Packed:
         return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Laid:
+    """A unit as trees; `owners` says which tree each of its branches is in, and the how manieth there."""
+
+    unit: Unit
+    trees: Sequence[Tree]
+    owners: Sequence[tuple[int, int]]
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.trees))
+
+
 class Packer:
     """Collects samples until they would fill two micro-batches, then fills one, the longest first.
 
@@ -81,15 +95,31 @@ class Packer:
 
     Args:
         rows: R. row_tokens: T. Every batch has this shape.
+        share_prefix: samples added as one have what they begin with once.
     """
 
-    def __init__(self, rows: int, row_tokens: int) -> None:
-        self._rows, self._row_tokens = rows, row_tokens
-        self._pending: list[Unit] = []
+    def __init__(self, rows: int, row_tokens: int, share_prefix: bool = False) -> None:
+        self._rows, self._row_tokens, self._share_prefix = rows, row_tokens, share_prefix
+        self._pending: list[_Laid] = []
 
     def fits(self, *samples: Sample) -> bool:
         """Whether an empty micro-batch has room for all branches of the samples."""
-        return self._places(samples, [0] * self._rows) is not None
+        return self._places(self._lay(samples), [0] * self._rows) is not None
+
+    def units(self, samples: Sequence[Sample], together: bool) -> list[Unit]:
+        """The samples of one group by what is to be added as one.
+
+        Args:
+            together: they must share a micro-batch; else only those that fit one row and save tokens there.
+        """
+        if not samples:
+            return []
+        if together or len(samples) == 1:
+            return [tuple(samples)]
+        if self._share_prefix and self._saves(samples):
+            return [tuple(samples)]
+        cut = len(samples) // 2 if self._share_prefix else 1
+        return self.units(samples[:cut], together) + self.units(samples[cut:], together)
 
     def add(self, *samples: Sample) -> Batch | None:
         """Takes samples that fit, as one; gives a micro-batch when enough is pending.
@@ -97,10 +127,11 @@ class Packer:
         Raises:
             ValueError: they don't fit.
         """
-        if not self.fits(*samples):
-            raise ValueError(f"a sample of {_tokens(samples)} tokens does not fit {self._rows} x {self._row_tokens}")
-        self._pending.append(samples)
-        enough = sum(map(_tokens, self._pending)) > 2 * self._rows * self._row_tokens
+        laid = self._lay(samples)
+        if self._places(laid, [0] * self._rows) is None:
+            raise ValueError(f"a sample of {laid.tokens} tokens does not fit {self._rows} x {self._row_tokens}")
+        self._pending.append(laid)
+        enough = sum(each.tokens for each in self._pending) > 2 * self._rows * self._row_tokens
         return self._fill().batch if enough else None
 
     def flush(self) -> list[Batch]:
@@ -109,7 +140,7 @@ class Packer:
 
     def pack(self, units: Sequence[Unit]) -> list[Packed]:
         """All of the units that fit, and what was pending, at once; what doesn't fit is left out."""
-        self._pending += [unit for unit in units if self.fits(*unit)]
+        self._pending += [self._lay(unit) for unit in units if self.fits(*unit)]
         return self._rest()
 
     def _rest(self) -> list[Packed]:
@@ -119,30 +150,49 @@ class Packer:
         return found
 
     def _fill(self) -> Packed:
-        used, placed, left = [0] * self._rows, list[tuple[Unit, list[Place]]](), list[Unit]()
-        for unit in sorted(self._pending, key=_tokens, reverse=True):
-            places = self._places(unit, used)
+        used, placed, left = [0] * self._rows, list[tuple[_Laid, list[tuple[int, int]]]](), list[_Laid]()
+        for laid in sorted(self._pending, key=lambda laid: laid.tokens, reverse=True):
+            places = self._places(laid, used)
             if places is None:
-                left.append(unit)
+                left.append(laid)
                 continue
-            branches = (branch for sample in unit for branch in sample.branches)
-            for (row, start), branch in zip(places, branches, strict=True):
-                used[row] = start + len(branch.tokens)
-            placed.append((unit, places))
+            for (row, start), tree in zip(places, laid.trees, strict=True):
+                used[row] = start + len(tree)
+            placed.append((laid, places))
         self._pending = left
         return _packed(placed, self._rows, self._row_tokens)
 
-    def _places(self, unit: Unit, used: list[int]) -> list[Place] | None:
-        """The first row with room for each branch in turn, or None when one finds no row."""
-        ends, places = list(used), list[Place]()
-        for branch in (branch for sample in unit for branch in sample.branches):
-            length = len(branch.tokens)
-            row = next((r for r, end in enumerate(ends) if end + length <= self._row_tokens), None)
-            if row is None:
+    def _places(self, laid: _Laid, used: list[int]) -> list[tuple[int, int]] | None:
+        """For each tree the emptiest row, and where that is free, so that rows cost alike; None when one has no room.
+
+        The longest comes first, since it has the least choice.
+        """
+        ends, places = list(used), dict[int, tuple[int, int]]()
+        for tree in sorted(range(len(laid.trees)), key=lambda tree: -len(laid.trees[tree])):
+            row = min(range(self._rows), key=ends.__getitem__)
+            places[tree] = row, ends[row]
+            ends[row] += len(laid.trees[tree])
+            if ends[row] > self._row_tokens:
                 return None
-            places.append((row, ends[row]))
-            ends[row] += length
-        return places
+        return [places[tree] for tree in range(len(laid.trees))]
+
+    def _saves(self, samples: Sequence[Sample]) -> bool:
+        laid = self._lay(samples)
+        return len(laid.trees) == 1 and laid.tokens < sum(sample.tokens for sample in samples)
+
+    def _lay(self, samples: Sequence[Sample]) -> _Laid:
+        branches = [branch for sample in samples for branch in sample.branches]
+        trees = self._grown(branches) if self._share_prefix else [grow([branch]) for branch in branches]
+        owners = [(tree, at) for tree, grown in enumerate(trees) for at in range(len(grown.columns))]
+        return _Laid(tuple(samples), trees, owners)
+
+    def _grown(self, branches: Sequence[Row]) -> list[Tree]:
+        """As few trees as halving finds that fit a row, over the branches in order."""
+        tree = grow(branches)
+        if len(tree) <= self._row_tokens or len(branches) == 1:
+            return [tree]
+        half = len(branches) // 2
+        return self._grown(branches[:half]) + self._grown(branches[half:])
 
 
 def empty_batch(rows: int, row_tokens: int) -> Batch:
@@ -152,6 +202,8 @@ def empty_batch(rows: int, row_tokens: int) -> Batch:
         tokens=np.zeros(shape, np.int32),
         positions=np.zeros(shape, np.int32),
         segment_ids=np.zeros(shape, np.int32),
+        before=np.zeros(shape, np.int32),
+        seen_until=np.zeros(shape, np.int32),
         sequence_ids=np.full(shape, most, np.int32),
         group_ids=np.full(shape, most, np.int32),
         mask=np.zeros(shape, np.float32),
@@ -163,40 +215,51 @@ def empty_batch(rows: int, row_tokens: int) -> Batch:
     )
 
 
-def _packed(units: list[tuple[Unit, list[Place]]], rows: int, row_tokens: int) -> Packed:
+def _packed(placed: Sequence[tuple[_Laid, Sequence[tuple[int, int]]]], rows: int, row_tokens: int) -> Packed:
     batch, found = empty_batch(rows, row_tokens), dict[Sample, Sequence[Place]]()
     segments = [0] * rows
-    for group, (unit, places) in enumerate(units):
-        following = iter(places)
-        for sample in unit:
-            found[sample] = [next(following) for _ in sample.branches]
-            for branch, place in zip(sample.branches, found[sample], strict=True):
-                segments[place[0]] += 1
-                here = _put(batch, branch, place)
-                batch.segment_ids[here] = segments[place[0]]
-                batch.sequence_ids[here] = len(found) - 1
-                batch.group_ids[here] = group
-                batch.temperature[here] = sample.temperature
+    for group, (laid, places) in enumerate(placed):
+        for tree, (row, start) in zip(laid.trees, places, strict=True):
+            segments[row] += 1
+            _put_tree(batch, tree, row, start, segments[row])
+        following = iter(laid.owners)
+        for sample in laid.unit:
+            found[sample] = [
+                (places[tree][0], places[tree][1] + laid.trees[tree].columns[at])
+                for tree, at in (next(following) for _ in sample.branches)
+            ]
+            for branch, (row, columns) in zip(sample.branches, found[sample], strict=True):
+                _put(batch, branch, row, columns)
+                batch.sequence_ids[row, columns] = len(found) - 1
+                batch.group_ids[row, columns] = group
+                batch.temperature[row, columns] = sample.temperature
             _spread(batch.advantages, sample.advantage, sample, found[sample])
+    for sequence, (sample, places) in enumerate(found.items()):
+        for here in _trained(sample, places):  # what another only repeats is whose it is trained for
+            batch.sequence_ids[here] = sequence
     return Packed(batch, found)
 
 
-def _put(batch: Batch, branch: Row, place: Place) -> tuple[int, slice]:
-    row, start = place
-    here = row, slice(start, start + len(branch.tokens))
-    batch.tokens[here] = branch.tokens
-    batch.positions[here] = np.arange(len(branch.tokens))
-    batch.mask[here] = branch.mask
-    batch.behaviour_logp[here] = branch.logprobs
-    batch.versions[here] = branch.versions
-    return here
+def _put_tree(batch: Batch, tree: Tree, row: int, start: int, segment: int) -> None:
+    here = row, slice(start, start + len(tree))
+    batch.segment_ids[here] = segment
+    batch.positions[here] = tree.positions
+    batch.before[here] = start + tree.before
+    batch.seen_until[here] = start + tree.seen_until
+
+
+def _put(batch: Batch, branch: Row, row: int, columns: np.ndarray) -> None:
+    """Of tokens that others share, what was sampled here."""
+    sampled, trained = columns[branch.versions >= 0], columns[branch.mask > 0]
+    batch.tokens[row, columns] = branch.tokens
+    batch.versions[row, sampled] = branch.versions[branch.versions >= 0]
+    batch.mask[row, trained] = 1.0
+    batch.behaviour_logp[row, trained] = branch.logprobs[branch.mask > 0]
 
 
 def _trained(sample: Sample, places: Sequence[Place]) -> list[tuple[int, np.ndarray]]:
     """(row, columns) of the trained tokens of each branch."""
-    return [
-        (row, start + np.flatnonzero(branch.mask)) for branch, (row, start) in zip(sample.branches, places, strict=True)
-    ]
+    return [(row, columns[branch.mask > 0]) for branch, (row, columns) in zip(sample.branches, places, strict=True)]
 
 
 def _spread(target: np.ndarray, values: float | np.ndarray, sample: Sample, places: Sequence[Place]) -> None:
@@ -207,18 +270,14 @@ def _spread(target: np.ndarray, values: float | np.ndarray, sample: Sample, plac
         done += len(columns)
 
 
-def _tokens(samples: Unit) -> int:
-    return sum(sample.tokens for sample in samples)
-
-
 def fresh_tokens(batch: Batch, version: int) -> np.ndarray:
     """The trained tokens that `version` sampled after none but its own: bool [R, T].
 
     What trainer and engine must agree on: a token after an older version's was sampled from a cache
     which that version had filled.
     """
-    foreign = (batch.versions >= 0) & (batch.versions != version)
-    before = np.cumsum(foreign, axis=1)
-    starts = np.maximum.accumulate(np.where(batch.positions == 0, np.arange(before.shape[1]), 0), axis=1)
-    at_start = np.take_along_axis(before, starts, axis=1)
-    return (batch.mask > 0) & (before == at_start)
+    rows, columns = np.nonzero((batch.versions >= 0) & (batch.versions != version))
+    change = np.zeros((batch.mask.shape[0], batch.mask.shape[1] + 1), np.int32)
+    change[rows, columns] += 1
+    np.subtract.at(change, (rows, batch.seen_until[rows, columns]), 1)
+    return (batch.mask > 0) & (np.cumsum(change, axis=1)[:, :-1] == 0)

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import optax
 
 from tunix_core.algorithms import masked_sum
-from tunix_core.contracts import Algorithm, LossTerms, Model, Params
+from tunix_core.contracts import Algorithm, LossTerms, Model, Params, Remat
+from tunix_core.trainer.logprobs import token_logprobs
 from tunix_core.trainer.parts import Parts
 from tunix_core.trainer.placing import HERE, Placing
 
@@ -79,37 +80,28 @@ Terms = Callable[[Params, Arrays], LossTerms]
 
 def forward_arrays(batch: Arrays) -> dict[str, Any]:
     """What log-probabilities and values depend on."""
-    return {name: batch[name] for name in ("tokens", "positions", "segment_ids", "temperature")}
+    names = ("tokens", "positions", "before", "seen_until", "mask", "temperature")
+    return {name: batch[name] for name in names}
 
 
-def token_logprobs(model: Model, params: Params, batch: Arrays) -> tuple[Array, Array]:
-    """Each token's log-probability given what precedes it in its segment, and the entropy there.
-
-    Of the distribution at the temperature the token's suite samples with. float32 [R, T] each; the
-    first token of a segment has no such probability: what stands there is masked.
-    """
-    hidden = model.forward(params, batch["tokens"], batch["positions"], batch["segment_ids"])
-    logits = model.logits(params, hidden[:, :-1]) / batch["temperature"][:, 1:, None]
-    total = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.take_along_axis(logits, batch["tokens"][:, 1:, None], axis=-1)[..., 0]
-    entropy = total - jnp.sum(jnp.exp(logits - total[..., None]) * logits, axis=-1)
-    first = ((0, 0), (1, 0))
-    return jnp.pad(chosen - total, first), jnp.pad(entropy, first)
-
-
-def token_values(model: Model, params: Mapping[str, Params], batch: Arrays) -> Array:
+def token_values(model: Model, params: Mapping[str, Params], batch: Arrays, remat: Remat) -> Array:
     """The critic's value of the state in which each token was chosen: float32 [R, T]; masked where there is none.
 
     Args:
         params: "trunk", parameters of `model`, and its "head" [D] and "bias".
     """
-    hidden = model.forward(params["trunk"], batch["tokens"], batch["positions"], batch["segment_ids"])
-    values = hidden[:, :-1].astype(jnp.float32) @ params["head"] + params["bias"]
-    return jnp.pad(values, ((0, 0), (1, 0)))
+    hidden = model.forward(params["trunk"], batch["tokens"], batch["positions"], batch["seen_until"], remat)
+    values = hidden.astype(jnp.float32) @ params["head"] + params["bias"]
+    return jnp.take_along_axis(values, batch["before"], axis=1)
 
 
 def make_accumulate(
-    model: Model, algorithm: Algorithm, parts: Parts, old_logp: str = "behaviour", placing: Placing = HERE
+    model: Model,
+    algorithm: Algorithm,
+    parts: Parts,
+    old_logp: str = "behaviour",
+    remat: Remat = "none",
+    placing: Placing = HERE,
 ) -> Accumulate:
     """What accumulates an algorithm's micro-batches. `batch` also has "fresh", bool, and "staleness" [R, T].
 
@@ -117,6 +109,7 @@ def make_accumulate(
         parts: parameters like those to come.
         old_logp: "behaviour", or "proximal": the batch's "old_logp", or without one, since nothing was
             updated yet, the log-probabilities themselves.
+        remat: as in `Model.forward`.
     """
 
     def terms_of(logp: Array, batch: Arrays) -> LossTerms:
@@ -124,7 +117,7 @@ def make_accumulate(
         return algorithm.loss(logp, {"old_logp": old, **batch, "sequences": logp.size})
 
     def terms(params: Params, batch: Arrays) -> LossTerms:
-        logp, entropy = token_logprobs(model, params, batch)
+        logp, entropy = token_logprobs(model, params, batch, remat=remat, entropy_slope=algorithm.needs_entropy)
         found = terms_of(logp, {**batch, "entropy": entropy})
         gap = jnp.where(batch["fresh"], jnp.abs(logp - batch["behaviour_logp"]), 0.0)
         own: dict[str, Sum] = {

@@ -16,13 +16,18 @@ from tunix_core.types import Batch, staleness
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one step."""
+    """Counts of one step.
+
+    `sample_tokens` are those of the samples computed, `packed_tokens` those of the batches, where what
+    samples share stands once.
+    """
 
     groups: int = 0
     sequences: int = 0
     refused: int = 0
     batches: int = 0
     packed_tokens: int = 0
+    sample_tokens: int = 0
     trained_tokens: int = 0
     idle_tokens: int = 0
     staleness_sum: int = 0
@@ -50,6 +55,7 @@ class Tally:
             "trained_sequences": self.sequences,
             "trained_tokens": self.trained_tokens,
             "idle_tokens": self.idle_tokens,
+            "shared_tokens": self.sample_tokens - self.packed_tokens,
             "refused_sequences": self.refused,
             "micro_batches": self.batches,
             "fill": self.packed_tokens / max(self.batches * room, 1),

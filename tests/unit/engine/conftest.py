@@ -22,7 +22,7 @@ from tunix_core.models.decoder import DecoderModel
 from tunix_core.weights import WeightStore
 
 VOCAB = 64
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 class Letters:
@@ -47,7 +47,7 @@ class Counter:
     def init(self, seed: int) -> Any:
         return {"step": jnp.int32(1), "flat": jnp.float32(0)}
 
-    def forward(self, params: Any, tokens: Any, positions: Any, segment_ids: Any) -> Any:
+    def forward(self, params: Any, tokens: Any, positions: Any, seen_until: Any, remat: Any = "none") -> Any:
         raise NotImplementedError
 
     def init_cache(self, slots: int, length: int) -> Any:
@@ -124,7 +124,7 @@ class Kit:
         positions = np.arange(64)[None]
 
         def whole(params: Any, tokens: Any) -> Any:
-            hidden = self.decoder.forward(params, tokens, positions, jnp.ones_like(tokens))
+            hidden = self.decoder.forward(params, tokens, positions, jnp.full_like(tokens, 64))
             return self.decoder.logits(params, hidden)
 
         return jax.jit(whole)
@@ -164,7 +164,7 @@ def compiled_once() -> Iterator[None]:
         return known[id(model), sizes]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tunix_core.engine.engine.FIRST_PIECE", 16)  # so that caches here lie in several, too
+        patch.setattr("tunix_core.engine.engine.FIRST_PIECE", 24)  # so that caches here lie in several, too
         patch.setattr("tunix_core.engine.worker.compile_programs", compile_once)
         yield
 

@@ -84,7 +84,7 @@ print("streamed")
 
 model: Any = whole.model
 ids, at = tokens().astype(np.int32), np.arange(40, dtype=np.int32)[None]
-run = jax.jit(lambda p: model.logits(p, model.forward(p, ids, at, np.ones_like(ids))))
+run = jax.jit(lambda p: model.logits(p, model.forward(p, ids, at, np.full_like(ids, ids.shape[1]))))
 np.testing.assert_allclose(run(laid.params), run(whole.params), atol=1e-4)
 print("same")
 

@@ -62,7 +62,7 @@ def test_weights_are_a_function_of_the_seed(model: DecoderModel, params: dict) -
 @pytest.mark.parametrize("chunks", [(40,), (16, 16, 8), (16, 16, 1, 1, 1, 1, 1, 1, 1, 1)])
 def test_the_cache_gives_what_a_whole_pass_gives(model, params, forward, cached, chunks: tuple[int, ...]) -> None:
     ids, at = tokens(2, 40), positions(2, 40)
-    whole = forward(params, ids, at, np.ones((2, 40), np.int32))
+    whole = forward(params, ids, at, np.full((2, 40), 40))
     cache, parts, start = pieces(model, 2), [], 0
     for size in chunks:
         hidden, cache = cached(params, ids[:, start : start + size], at[:, start : start + size], cache)
@@ -124,30 +124,32 @@ def test_segments_of_a_packed_row_do_not_see_each_other(params, forward) -> None
     first, second = tokens(1, 16, seed=1), tokens(1, 24, seed=2)
     packed = np.concatenate([first, second], axis=1)
     at = np.concatenate([positions(1, 16), positions(1, 24)], axis=1)
-    segments = np.repeat(np.array([[1, 2]], np.int32), [16, 24], axis=1)
-    hidden = forward(params, packed, at, segments)
-    np.testing.assert_allclose(hidden[:, :16], forward(params, first, positions(1, 16), np.ones_like(first)), atol=1e-5)
+    until = np.repeat(np.array([[16, 40]], np.int32), [16, 24], axis=1)
+    hidden = forward(params, packed, at, until)
     np.testing.assert_allclose(
-        hidden[:, 16:], forward(params, second, positions(1, 24), np.ones_like(second)), atol=1e-5
+        hidden[:, :16], forward(params, first, positions(1, 16), np.full_like(first, 16)), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        hidden[:, 16:], forward(params, second, positions(1, 24), np.full_like(second, 24)), atol=1e-5
     )
 
 
 def test_no_token_sees_a_later_one(params, forward) -> None:
     ids = tokens(2, 40)
     changed = np.where(np.arange(40) < 20, ids, (ids + 1) % CONFIG.vocab_size)
-    ones = np.ones((2, 40), np.int32)
-    before, after = forward(params, ids, positions(2, 40), ones), forward(params, changed, positions(2, 40), ones)
+    at, until = positions(2, 40), np.full((2, 40), 40)
+    before, after = forward(params, ids, at, until), forward(params, changed, at, until)
     np.testing.assert_array_equal(np.asarray(before)[:, :20], np.asarray(after)[:, :20])
     assert (np.asarray(before)[:, 20:] != np.asarray(after)[:, 20:]).any()
 
 
 def test_padding_gives_finite_values_and_gradients(model, params) -> None:
     ids, at = tokens(2, 16), positions(2, 16)
-    segments = np.zeros((2, 16), np.int32)
-    segments[0, :5] = 1
+    until = np.zeros((2, 16), np.int32)
+    until[0, :5] = 5
 
     def loss(p: dict) -> jax.Array:
-        return jax.nn.log_softmax(model.logits(p, model.forward(p, ids, at, segments)))[0, :5, 3].sum()
+        return jax.nn.log_softmax(model.logits(p, model.forward(p, ids, at, until)))[0, :5, 3].sum()
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(params)
     assert np.isfinite(value)

@@ -48,7 +48,7 @@ def broken(tokenizer: FastTokenizer, tmp_path: Path) -> Path:
 def logits(policy: Policy) -> np.ndarray:
     model: Any = policy.model
     ids, at = tokens().astype(np.int32), np.arange(LENGTH, dtype=np.int32)[None]
-    whole = jax.jit(lambda p: model.logits(p, model.forward(p, ids, at, np.ones_like(ids))))
+    whole = jax.jit(lambda p: model.logits(p, model.forward(p, ids, at, np.full_like(ids, ids.shape[1]))))
     return np.asarray(whole(policy.params))[0]
 
 

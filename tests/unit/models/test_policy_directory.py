@@ -32,7 +32,7 @@ def saved(policy: Policy, tmp_path: Path) -> Path:
 def logits(policy: Policy) -> np.ndarray:
     ids = policy.chat.open([Message.of("user", "What is 2 + 3?")])[None]
     model, at = policy.model, np.arange(ids.shape[1])[None]
-    whole = jax.jit(lambda p: model.logits(p, model.forward(p, ids, at, np.ones_like(ids))))
+    whole = jax.jit(lambda p: model.logits(p, model.forward(p, ids, at, np.full_like(ids, ids.shape[1]))))
     return np.asarray(whole(policy.params))
 
 

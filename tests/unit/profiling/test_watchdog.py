@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tunix_core.profiling import Watchdog
-from tunix_core.profiling.watchdog import BEAT_S
+from tunix_core.profiling.watchdog import BEAT_S, CULPRITS
 
 
 class Clock:
@@ -39,14 +39,15 @@ def watched(check: Callable[[Watchdog, Clock, list[Any]], None]) -> None:
     asyncio.run(main())
 
 
-def test_the_lag_is_how_late_each_beat_was() -> None:
+def test_the_lag_is_how_late_each_beat_was_or_would_have_been() -> None:
     def check(dog: Watchdog, clock: Clock, _: list[Any]) -> None:
         for index in range(100):
             clock.now += BEAT_S + (0.2 if index == 50 else 0.001)
             dog.beat()
         found = dog.statistics()
         assert found["lag_ms_p50"] == pytest.approx(1.0) and found["lag_ms_max"] == pytest.approx(200.0)
-        assert found["lag_ms_p99"] == pytest.approx(200.0) and found["held_up"] == 0
+        assert found["lag_ms_p99"] == pytest.approx(180.0), "ten beats fell into that hold"
+        assert found["held_up"] == 0
         assert dog.statistics()["lag_ms_max"] == 0.0, "each beat is told once"
 
     watched(check)
@@ -70,6 +71,22 @@ def test_what_holds_the_loop_is_named_once_for_each_culprit(caplog: pytest.LogCa
     said = [record.message for record in caplog.records]
     assert len(said) == 2
     assert "blocking_grader" in said[0] and "blocking_parser" in said[1]
+
+
+def test_culprits_are_told_apart_up_to_a_number(caplog: pytest.LogCaptureFixture) -> None:
+    def check(dog: Watchdog, clock: Clock, stack: list[Any]) -> None:
+        for index in range(CULPRITS + 5):
+            held: dict[str, Any] = {}
+            exec(f"import sys\ndef culprit_{index}(): return sys._getframe()", held)
+            stack[0] = held[f"culprit_{index}"]
+            clock.now += 0.5
+            dog.look()
+            dog.beat()
+        assert len(dog.culprits) == CULPRITS + 1 and dog.culprits["others"] == 5
+
+    with caplog.at_level(logging.WARNING):
+        watched(check)
+    assert len(caplog.records) == CULPRITS
 
 
 def test_a_loop_on_time_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -30,12 +30,12 @@ class TinyModel:
         shapes = {"embed": (VOCAB, WIDTH), "place": (POSITIONS, WIDTH), "mix": (WIDTH, WIDTH), "head": (WIDTH, VOCAB)}
         return {name: jnp.asarray(rng.normal(size=shape) * 0.5, jnp.float32) for name, shape in shapes.items()}
 
-    def forward(self, params: Any, tokens: Any, positions: Any, segment_ids: Any) -> Any:
+    def forward(self, params: Any, tokens: Any, positions: Any, seen_until: Any, remat: Any = "none") -> Any:
         self.traces.append(tokens.shape)
         x = params["embed"][tokens] + params["place"][positions]
         order = jnp.arange(tokens.shape[1])
-        seen = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (order[:, None] >= order[None, :])
-        mean = jnp.einsum("rts,rsd->rtd", seen / seen.sum(-1, keepdims=True), x)
+        seen = (order[:, None] >= order[None, :]) & (order[:, None] < seen_until[:, None, :])
+        mean = jnp.einsum("rts,rsd->rtd", seen / jnp.maximum(seen.sum(-1, keepdims=True), 1), x)
         return x + jnp.tanh(mean @ params["mix"])
 
     def logits(self, params: Any, hidden: Any) -> Any:

@@ -166,5 +166,5 @@ def test_what_is_gathered_by_sample_is_scattered_back(sizes: list[int]) -> None:
 
 
 def test_each_trained_token_may_have_an_advantage_of_its_own() -> None:
-    (batch,) = pack([Sample((row([0, 1, 0, 1]), row([0, 1])), np.array([1.0, 2.0, 3.0]), 1.0)])
+    (batch,) = pack([Sample((row([0, 1, 0, 1]), row([0, 1])), np.array([1.0, 2.0, 3.0]), 1.0)], rows=1)
     assert batch.advantages[0, :6].tolist() == [0, 1, 0, 2, 0, 3]
