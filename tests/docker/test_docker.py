@@ -145,7 +145,8 @@ def test_processes_that_leave_no_room_are_ended_for_the_next_command(base_image:
         full = await shell.run("while sleep 600 & do :; done", timeout_s=3)
         assert full.timed_out or "fork" in full.stdout.decode()
         await sandbox.exec(["sh", "-c", "for i in $(seq 60); do setsid sleep 600 & done"], timeout_s=5)
-        assert (await sandbox.exec(["echo", "alive"], timeout_s=30)).stdout == b"alive\n"
+        alive = await sandbox.exec(["echo", "alive"], timeout_s=30)
+        assert alive.stdout == b"alive\n", alive
         assert (await shell.run("echo alive", timeout_s=30)).stdout == b"alive\n"
 
     with_sandbox(SandboxRequest(base_image, SMALL), body)

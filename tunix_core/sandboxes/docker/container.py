@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ TMP = "/tmp"
 _TMP_SHARE = 4  # /tmp has a quarter of the work tree's size on top of it
 _KILLS = (0.1, 0.5, 2.0)  # seconds before another try
 _KILL_S = 20.0
+_LOOK_S = 0.02
 _ROOM = (64, 512)  # processes let in beyond the limit, for the one that ends the others
 
 
@@ -228,7 +230,10 @@ class DockerSandbox(StreamSandbox):
         """A command of ours, without a wrapper. Raises SandboxError unless it succeeds."""
         made = api.exec_create(self.id, list(command), user=user)["Id"]
         said = api.exec_start(made)
-        if api.exec_inspect(made)["ExitCode"] not in (0, None):
+        deadline = time.monotonic() + _KILL_S
+        while (ended := api.exec_inspect(made))["Running"] and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)  # in a thread of the engine's
+        if ended["ExitCode"] != 0:
             raise SandboxError(f"{command[2]}: {said.decode(errors='replace')[:300]}")
 
     async def plant(self, seed: Seed) -> None:
