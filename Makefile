@@ -6,7 +6,7 @@ SEED ?= 0
 PACKAGES := plugins/algorithms plugins/engines plugins/models plugins/rewards plugins/curricula env_packages/games env_packages/math
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 
-.PHONY: setup quickstart test test-all check docs bench-pipeline clean
+.PHONY: setup quickstart test test-all check docs bench-pipeline bench-trainer clean
 
 setup: $(VENV)/.done
 
@@ -31,6 +31,10 @@ check: setup
 # One scenario: make bench-pipeline ONLY="--only mix"; a first look: ONLY=--quick
 bench-pipeline: setup
 	"$(BIN)/python" benchmarks/pipeline.py $(ONLY)
+
+# One scenario: make bench-trainer ONLY="--only gemm"; peers: BENCH_PEERS, or .venv-peers/
+bench-trainer: setup
+	"$(BIN)/python" benchmarks/trainer.py $(ONLY)
 
 docs: setup
 	"$(BIN)/python" docs/generate.py
