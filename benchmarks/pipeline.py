@@ -43,6 +43,7 @@ def main(only: tuple[str, ...], quick: bool, here: bool) -> None:
     figures = json.loads(TARGET.read_text()) if only and TARGET.is_file() else {}
     for name in only or [each for each in NAMES if each != "learning"]:
         started = time.monotonic()
+        figures.pop(f"{name}_failed", None)
         figures |= _in_own_process(name, quick) | {f"{name}_s": round(time.monotonic() - started, 1)}
         TARGET.parent.mkdir(exist_ok=True)
         TARGET.write_text(json.dumps(figures | {"quick": quick}, indent=2) + "\n")

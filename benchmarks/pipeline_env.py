@@ -17,18 +17,18 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from tunix_models.nano import load
 
-from tunix_core import EnvSpec, ModelSpec, Option, RewardSpec, StepResult, Task, Timeouts, hookimpl
+from tunix_core import EngineSpec, EnvSpec, ModelSpec, Option, RewardSpec, StepResult, Task, Timeouts, hookimpl
 from tunix_core.contracts import Policy
 from tunix_core.envs import BaseTaskEnv
 from tunix_core.errors import SandboxError
 from tunix_core.rewards import reward
+from tunix_core.testing.engine import FakeEngine
 
 KINDS = ("raise", "hang", "nan", "type", "lost")
 OPTIONS = {
@@ -77,7 +77,7 @@ class LatencyEnv(BaseTaskEnv):
         super().__init__(task, **kwargs)
         self.mean_s, self.shape, self.start_s, self.turns = mean_s, shape, start_s, turns
         # Members of a group share their seed; what a call takes must differ between them all the same.
-        self.draws = random.Random(f"{salt}/{next(_made)}")
+        self.draws = random.Random(f"{salt}/{self.full_task.id}/{next(_made)}")
         self.fault = self._drawn_fault(faulty, kinds)
 
     async def _initial_observation(self) -> str:
@@ -171,10 +171,12 @@ def endless(random: int | None = 1) -> Policy:
     return replace(policy, chat=_NeverStops(policy.chat))
 
 
-def reply_of(tokens: int) -> Callable[[Any], list[int]]:
-    """What the fake engine says: printable letters."""
-    said = np.random.default_rng(0).integers(97, 123, tokens).tolist()
-    return lambda request: said
+def fake(policy: Policy, weights: Any, config: Any) -> FakeEngine:
+    """An engine that says the same at once, as many tokens as it may."""
+    said = np.random.default_rng(0).integers(97, 123, config.max_context).tolist()
+    return FakeEngine(
+        lambda request: said[: request.max_tokens], version_source=weights, max_context=config.max_context
+    )
 
 
 @hookimpl
@@ -183,6 +185,11 @@ def tunix_register_envs(register: Any) -> None:
     for name, cls in (("latency", "LatencyEnv"), ("blocking", "BlockingEnv")):
         target, tasks = f"pipeline_env:{cls}", "pipeline_env:make_tasks"
         register(EnvSpec(name, target, tasks, options=OPTIONS, max_turns=16, timeouts=timeouts))
+
+
+@hookimpl
+def tunix_register_engines(register: Any) -> None:
+    register(EngineSpec("fake", "pipeline_env:fake"))
 
 
 @hookimpl

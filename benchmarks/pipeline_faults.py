@@ -21,7 +21,7 @@ def faults(quick: bool) -> dict[str, Any]:
     `fault_cost` is the ratio of the two times, over the ratio of the work of all attempts to that of the useful
     ones, in sampled turns; 1 is no cost of failing beyond the work that was lost.
     """
-    steps = 4 if quick else 20
+    steps = 2 if quick else 20
     sound = whole_run("sound", head(steps, groups=GROUPS) + suite(more=TIMEOUTS + REWARDS, mean_s=0.02), free=True)
     gc.collect()
     before = held()

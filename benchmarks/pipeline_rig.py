@@ -15,7 +15,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import tunix_core.engine
 import tunix_core.trainer
 from tunix_core.config import load_config
 from tunix_core.contracts import Weights
@@ -24,13 +23,13 @@ from tunix_core.profiling import SpanRecord, covered_ns, read_spans
 from tunix_core.reporting import read_rows
 from tunix_core.run import train
 from tunix_core.run.barriers import by_kind, shares
-from tunix_core.testing.engine import FakeEngine
 from tunix_core.types import Group
 
 HERE = Path(__file__).parent
 RUNS = HERE.parent / "bench-out" / "pipeline-runs"
 ENV = HERE / "pipeline_env.py"
 CONCURRENT, GROUP, TURNS, TOKENS = 256, 8, 3, 32
+ENGINE = "engines/slots"
 EDGE = 0.1  # of a run, at its beginning and at its end, that is left out
 
 
@@ -139,13 +138,12 @@ class Run:
         return covered_ns(intervals, *self.window) / 1e9 / self.window_s / self.episodes_per_s
 
 
-def whole_run(name: str, text: str, *, free: bool = False, fake_reply: Any = None) -> Run:
+def whole_run(name: str, text: str, *, free: bool = False) -> Run:
     """Trains as the configuration says.
 
     Args:
         name: of the run's directory, which is replaced.
         free: the trainer costs nothing, and nothing is saved.
-        fake_reply: what the fake engine says; None: the real engine.
     """
     path = RUNS / name
     shutil.rmtree(path, ignore_errors=True)
@@ -155,18 +153,14 @@ def whole_run(name: str, text: str, *, free: bool = False, fake_reply: Any = Non
         if free:
             stack.enter_context(replaced(tunix_core.trainer, "Trainer", FreeLearner))
             stack.enter_context(replaced(tunix_core.trainer, "Checkpoints", NoCheckpoints))
-        if fake_reply is not None:
-            stack.enter_context(replaced(tunix_core.engine, "make_engine", _fake_engine(fake_reply)))
         result = train(config, hub=hub)
     return Run(path, result.summary, cpu, peak_mb())
 
 
-def head(
-    steps: int, *, groups: int, episodes: int = CONCURRENT, staleness: int = 4, model: str = "pipeline_env/endless"
-) -> str:
+def head(steps: int, *, groups: int, episodes: int = CONCURRENT, staleness: int = 4, engine: str = ENGINE) -> str:
     """The configuration all scenarios share, without suites."""
     return f"""
-model = "{model}"
+model = "pipeline_env/endless"
 steps = {steps}
 [trainer]
 groups_per_step = {groups}
@@ -179,8 +173,10 @@ failure_window = 100000
 quarantine_after = 100000
 no_signal_steps = 100000
 [engine]
+id = "{engine}"
 slots = 32
 max_context = 512
+
 prefill_chunk = 32
 decode_steps = 4
 [checkpoint]
@@ -243,13 +239,6 @@ def held() -> dict[str, float]:
 def quantile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def _fake_engine(reply: Any) -> Any:
-    def make(policy: Any, weights: Any, config: Any, **_: Any) -> FakeEngine:
-        return FakeEngine(reply, version_source=weights, max_context=config.max_context)
-
-    return make
 
 
 def _toml(value: Any) -> str:

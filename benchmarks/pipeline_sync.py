@@ -16,10 +16,10 @@ from pipeline_rig import ENV
 
 from tunix_core.config import RunConfig
 from tunix_core.contracts import EnvHandle, EnvOpener, RolloutRequest
-from tunix_core.engine import make_engine
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite, run_episode
 from tunix_core.run.build import connect, prepare
+from tunix_core.run.engines import open_engine
 from tunix_core.run.loop import run_on_loop
 from tunix_core.run.policies import open_model
 from tunix_core.types import Message, Opening, SampleId, StepResult, Task
@@ -32,6 +32,7 @@ class _Together(EnvHandle):
 
     inner: EnvHandle
     barrier: asyncio.Barrier
+    sandbox: None = None
 
     async def reset(self, seed: int) -> Opening:
         opening = await self.inner.reset(seed)
@@ -71,7 +72,8 @@ def synchronous(config: RunConfig, batch: int, batches: int, *, every_turn: bool
 async def _synchronous(config: RunConfig, batch: int, batches: int, every_turn: bool) -> float:
     hub = Hub.load(files=[ENV])
     bench, policy = prepare(config.suites[0], hub), open_model(config.model, hub, config.model_options)
-    engine = make_engine(policy, WeightStore(0, policy.params), config.engine, deterministic=False)
+    weights = WeightStore(0, policy.params)
+    engine = open_engine(config.engine, policy, weights, hub, deterministic=False, training=True)
     suite = connect(bench, hub, engine, policy)
     if every_turn:
         suite = replace(suite, opener=_TogetherOpener(suite.opener, asyncio.Barrier(batch)))

@@ -25,6 +25,7 @@ from tunix_core.models.config import DecoderConfig
 from tunix_core.models.decoder import DecoderModel
 from tunix_core.trainer import Packer, Sample, Trainer
 from tunix_core.trainer.lanes import arrays_of
+from tunix_core.trainer.parts import make_parts
 from tunix_core.trainer.steps import make_accumulate
 from tunix_core.types import Group, Row, SampleId, Score, Task, TokenSpan, Trajectory
 from tunix_core.weights import WeightStore
@@ -32,6 +33,18 @@ from tunix_core.weights import WeightStore
 VOCABULARY, WIDTH, PARTS = 49_152, 576, dict(heads=9, kv_heads=3, head_dim=64, mlp_width=1536, max_positions=8192)
 GRPO = policy_gradient("bench/grpo", normalised, clip_objective(0.2, 0.2))
 ROUNDS = 5
+
+
+class Ids:
+    """No text: nothing here reads it."""
+
+    vocab_size = VOCABULARY
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.array(text.split(), np.int32)
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        return " ".join(map(str, tokens))
 
 
 def smollm2(layers: int) -> DecoderModel:
@@ -51,16 +64,17 @@ def gemm(layers: int) -> dict[str, float]:
     while batch is None:
         lengths.append(int(rng.integers(64, 193)))
         batch = packer.add(Sample((_row(rng, lengths[-1]),), float(rng.normal()), 1.0))
-    functions, arrays = make_accumulate(model, GRPO), arrays_of(batch, 0)
-    sums = functions.zeros(params, arrays)
+    parts, arrays = make_parts(params, "model"), arrays_of(batch, 0)
+    functions = make_accumulate(model, GRPO, parts)
+    sums = functions.zeros(arrays)
     a, b = (jnp.asarray(rng.standard_normal(shape, np.float32)) for shape in ((4096, WIDTH), (WIDTH, 1536)))
     product, rates, times = jax.jit(lambda a, b: a @ b), list[float](), list[float]()
-    sums = jax.block_until_ready(functions.add(sums, params, arrays))
+    sums = jax.block_until_ready(functions.add(sums, parts, arrays))
     product(a, b).block_until_ready()
     for _ in range(ROUNDS):
         rates.append(10 * 2 * a.size * b.shape[1] / _seconds(lambda: [product(a, b) for _ in range(10)]))
         started = time.perf_counter()
-        sums = jax.block_until_ready(functions.add(sums, params, arrays))
+        sums = jax.block_until_ready(functions.add(sums, parts, arrays))
         times.append(time.perf_counter() - started)
     starts = np.flatnonzero((batch.positions == 0) & (batch.segment_ids > 0))
     squares = sum(int(n) ** 2 for n in np.ravel(batch.seen_until)[starts] - starts % 1024)
@@ -132,7 +146,7 @@ def step(layers: int) -> dict[str, float]:
 
 async def _whole_steps(model: DecoderModel, params: Any, trainer: Trainer) -> dict[str, float]:
     store = WeightStore(0, params)
-    policy = Policy("bench/smollm2", model, params, None, None)  # type: ignore[arg-type]
+    policy = Policy("bench/smollm2", model, params, Ids(), None)  # type: ignore[arg-type]
     config = EngineConfig(slots=64, max_context=96, prefill_chunk=64, decode_steps=8)
     engine = make_engine(policy, store, config, deterministic=False)
     await engine.start()

@@ -17,7 +17,7 @@ from tunix_core.specs import (
     ToolSpec,
     TrackerSpec,
 )
-from tunix_core.types import Message, StepResult, Task
+from tunix_core.types import Message, StepResult, Task, ToolCall
 
 __version__ = "0.1.0"
 
@@ -34,6 +34,7 @@ __all__ = [
     "StepResult",
     "Task",
     "Timeouts",
+    "ToolCall",
     "ToolSpec",
     "TrackerSpec",
     "__version__",

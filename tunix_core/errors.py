@@ -16,7 +16,8 @@ TunixError
 │   └── ModelError        model_failed, model_timeout
 ├── EngineError           the engine cannot go on; ends the run
 └── RunEnded              the run stops on purpose and says why
-    ├── TooManyFailures   ├── NoSignal   ├── SuiteStarved   └── Stalled
+    ├── TooManyFailures   ├── NoSignal   ├── SuiteStarved   ├── Stalled
+    └── NotFinite         └── Disagreement
 """
 
 from __future__ import annotations
@@ -147,6 +148,14 @@ class SuiteStarved(RunEnded):
 
 class Stalled(RunEnded):
     """Nothing moved for `stall_timeout_s`; the message lists every room's state."""
+
+
+class NotFinite(RunEnded):
+    """The gradient of several steps in a row was not finite."""
+
+
+class Disagreement(RunEnded):
+    """Trainer and engine give the same tokens other log-probabilities, beyond the bound."""
 
 
 class boundary:

@@ -47,8 +47,11 @@ class EnvSpec:
         chance_score: the score of a policy that knows nothing, or None.
         max_turns: the longest episode in turns.
         isolation: where it runs unless the suite says otherwise.
-        requires: what must be there besides Python packages ("docker").
+        requires: what must be there besides Python packages: "sandbox", any kind of it, or "isolated-sandbox",
+            one that keeps code from this machine.
         members: for a family: a lazy target `() -> list[str]` of names, or "".
+        solutions: what `tunix check --gold` plays: a lazy target `(task) -> {name: what a policy says, turn by turn}`,
+            or "". "gold" must get the highest score, and every other must not.
     """
 
     id: str
@@ -63,6 +66,7 @@ class EnvSpec:
     requires: tuple[str, ...] = ()
     timeouts: Timeouts = Timeouts()
     members: str = ""
+    solutions: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class _Spec:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec(_Spec):
-    """A tool: the target is a typed function or a Tool."""
+    """A tool: the target is a typed function, a Tool, or a SandboxTool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class EngineSpec(_Spec):
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec(_Spec):
-    """A sandbox: the target is a class that satisfies contracts.Sandbox."""
+    """A kind of sandbox: the target is `(**options) -> contracts.Sandboxes`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 
 from tunix_core.errors import CheckpointError, NoSignal, TooManyFailures, UsageError
 from tunix_core.profiling import read_spans
+from tunix_core.reporting import write_trace
 from tunix_core.run.barriers import by_kind, shares
 
 
@@ -45,6 +46,7 @@ def test_a_run_leaves_everything_in_its_directory(launch):
     assert [row["step"] for row in rows(result.run_dir)] == [0, 1, 2]
     assert rows(result.run_dir)[-1]["agreement_max"] < 1e-4
     assert_the_stored_spans_say_what_the_metrics_say(result.run_dir)
+    assert result.summary["pipeline"]["bound_by"] and write_trace(result.run_dir, result.run_dir / "trace") > 100
     episode = json.loads((result.run_dir / "trajectories.jsonl").read_text().splitlines()[0])
     assert episode["messages"][0]["text"].startswith("say") and episode["score"] is not None
     assert set(result.summary["suites"]) == {"trouble/env"}

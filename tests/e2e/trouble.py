@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from typing import Any
 
 from tunix_core import CurriculumSpec, EnvSpec, Option, RewardSpec, StepResult, Task, Timeouts, hookimpl
@@ -52,6 +53,18 @@ class Env(BaseTaskEnv):
         return (sum(action.encode()) * 7919 + self.step_count * 104729 + (self.seed or 0)) % 1000 / 1000
 
 
+class Blocking(Env):
+    """The same with `def` methods, which block."""
+
+    def _initial_observation(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.task["prompt"]
+
+    def _step_impl(self, action: str) -> StepResult:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if self._chance(action) < self.hanging:
+            time.sleep(3600)
+        return StepResult("more", len(set(action)) / (1 + len(action)), terminated=self.step_count >= 2)
+
+
 class ByScore:
     """A curriculum: goes on from the task of the best mean score so far."""
 
@@ -97,18 +110,9 @@ def raising(episode: Any) -> float:
 @hookimpl
 def tunix_register_envs(register: Any) -> None:
     options = {name: Option(0.0) for name in ("failing", "hanging", "latency_s")}
-    register(
-        EnvSpec(
-            "env",
-            "trouble:Env",
-            "trouble:make_tasks",
-            "misbehaves",
-            options,
-            (0.0, 2.0),
-            max_turns=2,
-            timeouts=Timeouts(step_s=0.5),
-        )
-    )
+    more = {"max_turns": 2, "timeouts": Timeouts(step_s=0.5)}
+    for name, target in (("env", "trouble:Env"), ("blocking", "trouble:Blocking")):
+        register(EnvSpec(name, target, "trouble:make_tasks", "misbehaves", options, (0.0, 2.0), **more))
 
 
 @hookimpl

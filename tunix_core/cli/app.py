@@ -11,10 +11,12 @@ from typing import NoReturn
 import click
 
 from tunix_core import __version__
+from tunix_core.cli.check import check_command
 from tunix_core.cli.hub import hub_group, plugins_command
 from tunix_core.cli.models import model_group
 from tunix_core.cli.options import PluginArguments, plugin_option
 from tunix_core.cli.runs import eval_command, export_command, trace_command, train_command
+from tunix_core.cli.sandbox import sandbox_group
 from tunix_core.errors import RunEnded, TunixError, UsageError
 
 INTERRUPTED = 130
@@ -24,9 +26,11 @@ OURS = {
     "plugins": plugins_command,
     "train": train_command,
     "eval": eval_command,
+    "check": check_command,
     "export": export_command,
     "trace": trace_command,
     "model": model_group,
+    "sandbox": sandbox_group,
 }
 
 

@@ -9,6 +9,8 @@ from typing import Any, Self, TypeVar
 
 import click
 
+from tunix_core.config import parse_value
+from tunix_core.errors import UsageError
 from tunix_core.plugins import Hub
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,6 +52,15 @@ def plugin_option(command: F) -> F:
 def chosen_plugins(ctx: click.Context, here: Sequence[str]) -> PluginArguments:
     """The `-p` options before the command's name, and then those after it."""
     return ctx.ensure_object(PluginArguments) + PluginArguments.parse(here)
+
+
+def option_pairs(options: Sequence[str]) -> dict[str, Any]:
+    """The `-o KEY=VALUE` of an environment's options, values as TOML has them. Raises UsageError."""
+    pairs = [option.partition("=") for option in options]
+    for option, (key, equals, _) in zip(options, pairs, strict=True):
+        if not key or not equals:
+            raise UsageError(f"-o {option}: expected KEY=VALUE, e.g. -o level=2")
+    return {key: parse_value(value) for key, _, value in pairs}
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tunix_core.cli.options import PluginArguments, chosen_plugins, json_option, plugin_option
+from tunix_core.cli.options import PluginArguments, chosen_plugins, json_option, option_pairs, plugin_option
 from tunix_core.cli.output import print_json, print_table, text
-from tunix_core.config import PluginsConfig, RewardConfig, load_config, parse_value
+from tunix_core.config import PluginsConfig, RewardConfig, SandboxConfig, load_config
 from tunix_core.errors import UnknownIdError, UsageError
 from tunix_core.plugins import Hub
 
@@ -60,6 +60,8 @@ def train_command(
     "--reward", "rewards", multiple=True, metavar="ID", help="Score with this instead of the environment's own."
 )
 @click.option("-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the environment; repeatable.")
+@click.option("--sandbox", "kind", default="sandboxes/docker", show_default=True, help="Where untrusted code runs.")
+@click.option("--unisolated", multiple=True, metavar="ENV", help="An environment that may run unisolated; repeatable.")
 @json_option
 @plugin_option
 @click.pass_context
@@ -68,6 +70,8 @@ def eval_command(
     env: str,
     rewards: tuple[str, ...],
     options: tuple[str, ...],
+    kind: str,
+    unisolated: tuple[str, ...],
     as_json: bool,
     plugins: tuple[str, ...],
     **how: Any,
@@ -79,7 +83,10 @@ def eval_command(
     hub = _load_for_run(PluginsConfig(files=chosen.files, disabled=chosen.disabled))
     parts = [RewardConfig(reward if reward == "env" else hub.resolve("rewards", reward).id) for reward in rewards]
     how["model"] = _whole(hub, how["model"])
-    found = run.evaluate(hub.resolve("envs", env).id, hub=hub, options=_pairs(options), rewards=parts, **how)
+    how["sandbox"] = SandboxConfig(
+        hub.resolve("sandboxes", kind).id if "/" not in kind else kind, unisolated=unisolated
+    )
+    found = run.evaluate(hub.resolve("envs", env).id, hub=hub, options=option_pairs(options), rewards=parts, **how)
     if as_json:
         print_json(found)
     else:
@@ -134,14 +141,6 @@ def _whole(hub: Hub, model: str) -> str:
     except UnknownIdError as error:
         others = "a run's directory, a model's, or a .gguf file; `tunix model list` shows what can be fetched"
         raise UnknownIdError(f"{error}. No such path is there either: {others}") from error
-
-
-def _pairs(options: Sequence[str]) -> dict[str, Any]:
-    pairs = [option.partition("=") for option in options]
-    for option, (key, equals, _) in zip(options, pairs, strict=True):
-        if not key or not equals:
-            raise UsageError(f"-o {option}: expected KEY=VALUE, e.g. -o level=2")
-    return {key: parse_value(value) for key, _, value in pairs}
 
 
 def _rows(found: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

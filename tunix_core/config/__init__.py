@@ -7,15 +7,19 @@ ConfigError with its line and a "did you mean". `dump_config` writes it back.
 from tunix_core.config.dump import dump_config
 from tunix_core.config.loader import load_config, parse_value
 from tunix_core.config.tree import (
+    AxesConfig,
     CheckpointConfig,
     CreditConfig,
     CurriculumConfig,
     EngineConfig,
     EvalConfig,
+    LoraConfig,
+    MeshConfig,
     PluginsConfig,
     ProfilingConfig,
     RewardConfig,
     RunConfig,
+    SandboxConfig,
     SchedulerConfig,
     SuiteConfig,
     TimeoutsConfig,
@@ -23,15 +27,19 @@ from tunix_core.config.tree import (
 )
 
 __all__ = [
+    "AxesConfig",
     "CheckpointConfig",
     "CreditConfig",
     "CurriculumConfig",
     "EngineConfig",
     "EvalConfig",
+    "LoraConfig",
+    "MeshConfig",
     "PluginsConfig",
     "ProfilingConfig",
     "RewardConfig",
     "RunConfig",
+    "SandboxConfig",
     "SchedulerConfig",
     "SuiteConfig",
     "TimeoutsConfig",

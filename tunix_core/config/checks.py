@@ -8,7 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from tunix_core.config.lines import Path
-from tunix_core.config.tree import RunConfig, SuiteConfig
+from tunix_core.config.tree import AxesConfig, LoraConfig, RunConfig, SuiteConfig
+from tunix_core.errors import did_you_mean
 
 Problem = tuple[Path, str]
 
@@ -41,7 +42,13 @@ _NOT_NEGATIVE = (
     "eval.n",
     "eval.every_steps",
 )
-_ABOVE_ZERO = ("trainer.max_grad_norm", "scheduler.stall_timeout_s", "scheduler.suite_patience_s")
+_ABOVE_ZERO = (
+    "trainer.max_grad_norm",
+    "trainer.warn_disagreement",
+    "trainer.max_disagreement",
+    "scheduler.stall_timeout_s",
+    "scheduler.suite_patience_s",
+)
 
 
 def problems(config: RunConfig) -> Iterator[Problem]:
@@ -55,11 +62,16 @@ def problems(config: RunConfig) -> Iterator[Problem]:
             f"trainer.row_tokens ({config.trainer.row_tokens}) must be at least engine.max_context "
             f"({config.engine.max_context}), or the longest conversations could not be trained on",
         )
+    yield from _lora_problems(config.trainer.lora)
+    yield from _mesh_problems(config)
     if config.eval.every_steps and not config.eval.n:
         yield ("eval", "every_steps"), "eval.every_steps needs eval.n, the held-out tasks of each suite; set it too"
     if not config.suites:
         yield (), 'a run needs at least one suite; add [[suite]] with env = "namespace/name"'
     names = Counter(suite.name for suite in config.suites)
+    for name in config.sandbox.unisolated:
+        if name not in names:
+            yield ("sandbox", "unisolated"), f"no suite is named {name!r}.{did_you_mean(name, list(names))}"
     for index, suite in enumerate(config.suites):
         at: Path = ("suite", index)
         if names[suite.name] > 1:
@@ -89,8 +101,34 @@ def _bounded(config: RunConfig) -> Iterator[Problem]:
             value: Any = config
             for part in name.split("."):
                 value = getattr(value, part)
-            if not holds(value):
+            if value is not None and not holds(value):
                 yield tuple(name.split(".")), f"{name} must be {wanted}, and is {value}"
+
+
+def _lora_problems(lora: LoraConfig | None) -> Iterator[Problem]:
+    if lora is None:
+        return
+    if lora.rank < 1:
+        yield ("trainer", "lora", "rank"), f"trainer.lora.rank must be at least 1, and is {lora.rank}"
+    if lora.alpha <= 0:
+        yield ("trainer", "lora", "alpha"), f"trainer.lora.alpha must be above 0, and is {lora.alpha}"
+    if not lora.targets:
+        yield ("trainer", "lora", "targets"), 'trainer.lora.targets must name "attention", "mlp" or both'
+
+
+def _mesh_problems(config: RunConfig) -> Iterator[Problem]:
+    for name in ("trainer", "engine", "reference"):
+        axes: AxesConfig | None = getattr(config.mesh, name)
+        for field in fields(axes) if axes else ():
+            if (size := getattr(axes, field.name)) < 1:
+                yield ("mesh", name, field.name), f"mesh.{name}.{field.name} must be at least 1, and is {size}"
+    shares = config.mesh.trainer.data * config.mesh.trainer.fsdp
+    if config.trainer.rows % shares:
+        yield (
+            ("mesh", "trainer"),
+            f"trainer.rows ({config.trainer.rows}) must be a multiple of mesh.trainer's data × fsdp ({shares}), "
+            "which share the rows out",
+        )
 
 
 def _suite_problems(suite: SuiteConfig) -> Iterator[Problem]:

@@ -89,6 +89,18 @@ class SuiteConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraConfig:
+    """Low-rank adapters, trained in the place of the model's own weights; without this table all weights are trained.
+
+    A matrix W computes as W + alpha / rank · A B.
+    """
+
+    rank: int = 16  # columns of A, rows of B
+    alpha: float = 32.0  # what A B counts, times the rank
+    targets: tuple[Literal["attention", "mlp"], ...] = ("attention", "mlp")  # the parts of each layer that get them
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerConfig:
     """The learning side."""
 
@@ -101,6 +113,7 @@ class TrainerConfig:
     optimizer: str = "adamw"  # any optimizer of optax, by name
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)  # its keyword arguments
     max_grad_norm: float = 1.0  # a longer gradient is scaled down to it
+    master: Literal["float32", "model"] = "float32"  # what trained weights are kept in; the model computes in its own
     rows: int = 8  # rows of a micro-batch
     row_tokens: int = 512  # tokens of a row; a longer sample is refused
     share_prefix: bool = True  # what samples of a group begin with is computed once; the gradient is the same
@@ -108,6 +121,9 @@ class TrainerConfig:
     old_logp: Literal["behaviour", "proximal"] = "behaviour"  # to what the ratio is: what sampled, or the step's start
     epochs: int = 1  # how often a step passes over its samples
     minibatches: int = 1  # updates an epoch is shared out to, by groups
+    warn_disagreement: float | None = 0.1  # |Δ log-probability| of trainer and engine that is warned of
+    max_disagreement: float | None = None  # more of it ends the run
+    lora: LoraConfig | None = None  # train adapters only
     reference: str = ""  # the model that a KL or a teacher is, as `model` names one; default: the run's first weights
 
 
@@ -145,6 +161,29 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AxesConfig:
+    """A mesh of data · fsdp · tensor devices."""
+
+    data: int = 1  # copies of the weights; each computes other rows
+    fsdp: int = 1  # shards of the weights, gathered where they are used; each computes other rows
+    tensor: int = 1  # shards of what each layer computes
+
+    @property
+    def devices(self) -> int:
+        return self.data * self.fsdp * self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class MeshConfig:
+    """Which devices compute what. Of one device each, all is on the first."""
+
+    trainer: AxesConfig = AxesConfig()
+    engine: AxesConfig = AxesConfig()
+    reference: AxesConfig | None = None  # default: the trainer's devices, laid as there
+    disjoint: bool = False  # each on devices of its own, in this order; else all from the first device on
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointConfig:
     """When the run is saved."""
 
@@ -172,6 +211,15 @@ class ProfilingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """Where suites that need a sandbox run what they do not trust."""
+
+    kind: str = "sandboxes/docker"  # a kind of sandbox; `tunix hub list sandboxes` lists them
+    options: Mapping[str, Any] = field(default_factory=dict)  # the kind's; `tunix hub show KIND` lists them
+    unisolated: tuple[str, ...] = ()  # suites, by name, that may run unisolated although they ask for isolation
+
+
+@dataclass(frozen=True, slots=True)
 class PluginsConfig:
     """Which plugins. `plugins = [...]` in a config file is short for `files`."""
 
@@ -195,7 +243,9 @@ class RunConfig:
     trainer: TrainerConfig = TrainerConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     engine: EngineConfig = EngineConfig()
+    mesh: MeshConfig = MeshConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     profiling: ProfilingConfig = ProfilingConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     trackers: tuple[str, ...] = ()  # ids; metrics.jsonl is written in any case

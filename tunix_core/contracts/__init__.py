@@ -11,8 +11,14 @@ from tunix_core.contracts.acting import (
     EnvHandle,
     EnvOpener,
     Episode,
+    ExecResult,
+    Network,
     Sandbox,
+    Sandboxes,
+    SandboxLimits,
+    SandboxRequest,
     Scorer,
+    Shell,
     TaskSource,
 )
 from tunix_core.contracts.inference import (
@@ -34,9 +40,11 @@ from tunix_core.contracts.inference import (
     WeightSource,
 )
 from tunix_core.contracts.learning import (
+    Adapters,
     Adaptive,
     Algorithm,
     Critic,
+    Layout,
     Learner,
     LossTerms,
     Outcome,
@@ -48,6 +56,7 @@ from tunix_core.contracts.observing import (
 )
 
 __all__ = [
+    "Adapters",
     "Adaptive",
     "Algorithm",
     "Cache",
@@ -60,11 +69,14 @@ __all__ = [
     "EnvHandle",
     "EnvOpener",
     "Episode",
+    "ExecResult",
     "GenerateRequest",
     "Hooks",
+    "Layout",
     "Learner",
     "LossTerms",
     "Model",
+    "Network",
     "Outcome",
     "Params",
     "Past",
@@ -74,7 +86,11 @@ __all__ = [
     "RolloutRequest",
     "Sampling",
     "Sandbox",
+    "SandboxLimits",
+    "SandboxRequest",
+    "Sandboxes",
     "Scorer",
+    "Shell",
     "TaskSource",
     "Tokenizer",
     "Tracker",

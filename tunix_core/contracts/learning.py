@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tunix_core.contracts.inference import Weights
+from tunix_core.contracts.inference import Model, Params, Weights
 from tunix_core.types import Group
 
 
@@ -124,6 +124,41 @@ class Algorithm:
     together: bool = False
     adaptive: tuple[Adaptive, ...] = ()
     critic: Critic | None = None
+
+
+class Layout(Protocol):
+    """How arrays lie on a mesh of devices, as shardings of JAX.
+
+    Attributes:
+        whole: every device has all of it.
+    """
+
+    whole: Any
+
+    def of(self, params: Params) -> Any:
+        """A sharding for each leaf, by its path and shape."""
+        ...
+
+    def rows(self, shape: tuple[int, ...]) -> Any:
+        """Of a batch's array: split by its leading axis where the mesh divides that, else whole."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Small trained weights beside frozen ones, which are the parameters of a model without them.
+
+    Attributes:
+        model: computes with what `join` gives.
+        first: the adapters as training begins, pytree of arrays; they change nothing yet.
+        join: (adapters, parameters) -> what `model` takes. Traced.
+        merge: (adapters, parameters) -> parameters of the model without adapters that computes the same. Traced.
+    """
+
+    model: Model
+    first: Params
+    join: Callable[[Params, Params], Params]
+    merge: Callable[[Params, Params], Params]
 
 
 class Learner(Protocol):

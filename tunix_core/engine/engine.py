@@ -28,6 +28,7 @@ from tunix_core.profiling import span
 
 log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
+WIDE_PREFILL = 128  # prompt tokens about which a prefill of several rows computes at once
 POOL_SHARE = 2  # tokens the prefix cache can hold, per token the slots can hold
 FIRST_PIECE = 128  # positions at least; each further piece of the cache doubles what there is
 
@@ -154,8 +155,9 @@ class SlotEngine:
         """Numbers for reports.
 
         requests, tokens_sampled, prefill_tokens (computed), cached_tokens (not computed, thanks to the prefix cache),
-        decode_calls, prefill_calls: since the start. decoding: mean share of slots that decode, over decode calls.
-        slots_busy (share), queued, prefix_blocks, programs (compiled), version: now.
+        decode_calls, decode_s (from a call to its tokens), prefill_calls: since the start. decoding: mean share of
+        slots that decode, over decode calls. slots_busy (share), queued, prefix_blocks, programs (compiled), version:
+        now.
         """
         worker = self._worker
         return self._last if worker is None else worker.statistics()
@@ -231,7 +233,7 @@ def sizes_of(config: EngineConfig, max_positions: int, *, deterministic: bool) -
     chunk = min(config.prefill_chunk, config.max_context)
     length = -(-config.max_context // chunk) * chunk
     # One row count when deterministic: another one may round differently.
-    rows = (4,) if deterministic else (1, 4)
+    rows = (4,) if deterministic else (1, max(4, WIDE_PREFILL // chunk))
     return Sizes(
         slots=config.slots,
         pieces=pieces_of(length, chunk),

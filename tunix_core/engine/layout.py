@@ -75,10 +75,6 @@ class Layout:
         """The parameters on their devices; those that lie there already are not copied."""
         return jax.device_put(params, self._of_params(params))
 
-    def place(self, tree: Any) -> Any:
-        """Arrays of the host on every device."""
-        return jax.device_put(tree, self._whole)
-
     def zeros(self, shapes: Cache) -> Cache:
         """A cache or pool of zeros as `cache` or `pool` described it."""
         where = jax.tree.map(lambda leaf: leaf.sharding, shapes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,19 +33,20 @@ class Job:
     keys_version: int | None = None
     cancelled: bool = False
 
-    def resolve(self, completion: Completion) -> None:
-        """Answers, from any thread."""
-        self._call(_set_result, completion)
-
     def fail(self, error: Exception) -> None:
         """Fails the request, from any thread."""
-        self._call(_set_exception, error)
+        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(_set_exception, self.future, error)
 
-    def _call(self, settle: object, value: object) -> None:
-        try:
-            self.loop.call_soon_threadsafe(settle, self.future, value)  # type: ignore[arg-type]
-        except RuntimeError:  # its loop is closed: nobody waits any more
-            self.cancelled = True
+
+def answer(completions: Sequence[tuple[Job, Completion]]) -> None:
+    """Answers requests, from any thread. Each event loop is woken once, which is most of what an answer costs."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Completion], Completion]]] = {}
+    for job, completion in completions:
+        by_loop.setdefault(job.loop, []).append((job.future, completion))
+    for loop, answers in by_loop.items():
+        with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_set_results, answers)
 
 
 def check_request(request: GenerateRequest, *, max_context: int, vocab_size: int, stops: int) -> None:
@@ -85,9 +88,10 @@ def _refused(message: str) -> ModelError:
     return ModelError(f"request refused: {message}", retry=False)
 
 
-def _set_result(future: asyncio.Future[Completion], completion: Completion) -> None:
-    if not future.done():
-        future.set_result(completion)
+def _set_results(answers: Sequence[tuple[asyncio.Future[Completion], Completion]]) -> None:
+    for future, completion in answers:
+        if not future.done():
+            future.set_result(completion)
 
 
 def _set_exception(future: asyncio.Future[Completion], error: Exception) -> None:

@@ -17,14 +17,15 @@ import numpy as np
 from tunix_core.contracts import Cache, Completion, Params, Policy, WeightSource
 from tunix_core.engine.layout import Layout
 from tunix_core.engine.prefix_cache import Key, PrefixCache
-from tunix_core.engine.requests import Job
+from tunix_core.engine.requests import Job, answer
 from tunix_core.engine.slots import SlotTable
 from tunix_core.engine.steps import Compiled, Progress, Sizes, cache_shapes, compile_programs, pool_shapes
 from tunix_core.errors import EngineError
 from tunix_core.profiling import note, span
 
-# Prefill calls between two decode calls: few while most slots decode, more while most of them wait to.
-FILLS, FILLS_WHEN_STARVED = 1, 4
+# Prompt tokens computed between two decode calls, per token that such a call computes: while most slots decode, and
+# while most of them wait to.
+FILL_SHARE, FILL_SHARE_WHEN_STARVED = 1, 4
 Move = tuple[int, int, int]
 
 
@@ -63,7 +64,7 @@ class Worker:
         self._cache: tuple[Cache, ...] = layout.zeros(layout.cache(cache_shapes(model, sizes)))
         self._pool: Cache = layout.zeros(layout.pool(pool_shapes(model, sizes)))
         self._slots = SlotTable(sizes, max_context)
-        self._slotwise = layout.place(self._slots.slotwise())
+        self._slotwise = self._slots.slotwise()
         self._prefix = PrefixCache(sizes.blocks, sizes.chunk, aligned=deterministic, version=self._version)
         self._waiting: deque[Job] = deque()
         self._since = [0.0] * sizes.slots  # when each slot was taken, of `perf_counter`
@@ -77,6 +78,7 @@ class Worker:
                 "prefill_tokens",
                 "cached_tokens",
                 "decode_calls",
+                "decode_s",
                 "prefill_calls",
                 "decoding",
             ),
@@ -97,8 +99,7 @@ class Worker:
         self._take_weights()
         self._drop_cancelled()
         self._admit()
-        starved = self._slots.filling.sum() >= self._slots.decoding.sum()
-        for _ in range(FILLS_WHEN_STARVED if starved else FILLS):
+        for _ in range(self._fills()):
             if not self._slots.filling.any():
                 break
             with span("engine.prefill"):
@@ -151,9 +152,9 @@ class Worker:
                 self._release(slot)
 
     def _deliver(self) -> None:
-        for job, completion in self._done:
-            job.resolve(completion)
-        self._done.clear()
+        if self._done:
+            answer(self._done)
+            self._done = []
 
     def _take_weights(self) -> None:
         """The newest weights, for every request from here on."""
@@ -172,6 +173,13 @@ class Worker:
             self._slots.restart()
         else:
             self._slots.pure[:] = False
+
+    def _fills(self) -> int:
+        """How many prefill calls may come before the next decode call."""
+        sizes, table = self._sizes, self._slots
+        starved = table.filling.sum() >= table.decoding.sum()
+        share = FILL_SHARE_WHEN_STARVED if starved else FILL_SHARE
+        return max(1, share * sizes.steps * sizes.slots // (sizes.rows[-1] * sizes.chunk))
 
     # ---- device calls ------------------------------------------------------------------------------
     def _fill(self) -> None:
@@ -200,10 +208,13 @@ class Worker:
         if not decoding:
             return self._deliver()
         if table.changed:
-            self._slotwise = self._layout.place(table.slotwise())
+            self._slotwise = table.slotwise()
+        started = perf_counter()
         self._cache, out = self._programs.decode(self._params, self._cache, table.live(), self._slotwise)
         self._deliver()
-        finished, kept = table.advance(np.asarray(out), self._version, self._decode_text)
+        drawn = np.asarray(out)
+        self.counters["decode_s"] += perf_counter() - started
+        finished, kept = table.advance(drawn, self._version, self._decode_text)
         self.counters["decode_calls"] += 1
         self.counters["decoding"] += float(decoding)
         self.counters["tokens_sampled"] += kept

@@ -13,7 +13,8 @@ from typing import Any, Self, SupportsFloat
 
 import numpy as np
 
-from tunix_core.errors import EnvError
+from tunix_core.contracts import Sandboxes
+from tunix_core.errors import EnvError, UsageError
 from tunix_core.types import Message, StepResult, Task
 
 EnvStepResult = StepResult
@@ -47,7 +48,13 @@ class BaseTaskEnv:
         seed, rng: set by `reset` before `_initial_observation`. All chance comes from `rng`, a NumPy
             Generator; the same task and seed give the same episode.
         step_count: steps taken since `reset`, the current one included.
+        sandboxes: where to open sandboxes, when the spec `requires` them: `await self.sandboxes.open(…)`, from
+            an `async` environment. What it opened is closed after `close` at the latest. The first that is
+            open is what rewards see as `episode.sandbox`.
+        find_tool: id -> what a plugin registered as that tool, for `tools.as_tool`.
     """
+
+    sandboxes: Sandboxes | None = None
 
     def __init__(
         self,
@@ -88,6 +95,10 @@ class BaseTaskEnv:
     def tool_schemas(self) -> Sequence[Mapping[str, Any]]:
         """What the policy may call: `{"name", "description", "parameters"}` each."""
         return ()
+
+    def find_tool(self, identity: str, /) -> Any:
+        """What a plugin registered under a tool's id. Whoever opens the environment puts the hub's in its place."""
+        raise UsageError(f"tool {identity!r}: this environment was opened without a hub; set env.find_tool first")
 
     def decode(self, message: Message) -> Any:
         """The action that `_step_impl` receives for what the policy said: here, its text."""

@@ -110,7 +110,7 @@ class LocalCell:
 
     async def _call(self, call: Callable[[], Any], on_loop: bool, limit_s: float, what: str) -> Any:
         """Makes a call on the event loop or in the lane, and awaits what it gives if that is awaitable."""
-        work = asyncio.ensure_future(self._work(call, on_loop))
+        work = self._loop.create_task(self._work(call, on_loop))
         try:
             return await bounded(work, limit_s, what, self._tally)
         except EnvError as error:

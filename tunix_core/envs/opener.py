@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from tunix_core.contracts import EnvOpener
+from tunix_core.contracts import EnvOpener, Sandbox, Sandboxes
 from tunix_core.envs.base import BaseTaskEnv
+from tunix_core.envs.borrowed import Borrowed
 from tunix_core.envs.drive import build, checked_env
 from tunix_core.envs.local import Lanes, LocalCell
 from tunix_core.envs.process import ProcessCell, Recipe, Workers
@@ -33,6 +34,8 @@ def make_opener(
     options: Mapping[str, Any] | None = None,
     max_steps: int | None = None,
     decide: Decide | None = None,
+    sandboxes: Sandboxes | None = None,
+    find_tool: Callable[[str], Any] | None = None,
 ) -> EnvOpener:
     """The opener of one suite's environments.
 
@@ -45,6 +48,9 @@ def make_opener(
         options: for the class's constructor; what it does not take is left out. JSON values, for
             isolation "process". A family's `name` comes among them.
         decide: `hooks.decide`; "tunix_make_env" may give the environment instead.
+        sandboxes: what the environment opens sandboxes from; the caller closes it, after the opener. Such an
+            environment stays in this process: what it does not trust runs in the sandbox.
+        find_tool: id -> what is registered as that tool.
 
     Raises:
         UsageError: an isolation that is not available, or a target that is no class.
@@ -55,12 +61,18 @@ def make_opener(
             f"{spec.id}: isolation {isolation!r} is not available yet; expected 'in-process' or 'process'. "
             'Set the suite\'s isolation = "process".'
         )
+    if sandboxes is not None and isolation == "process":
+        raise UsageError(
+            f"{spec.id}: isolation 'process' can't be had together with sandboxes, which are held in this process. "
+            "Leave isolation out: what the environment does not trust runs in its sandbox."
+        )
     cls = load(spec.target)
     if not isinstance(cls, type):
         raise UsageError(f"{spec.id}: target {spec.target!r} must be a class, a BaseTaskEnv, not {type(cls).__name__}")
     max_steps = spec.max_turns if max_steps is None else max_steps
     timeouts = timeouts or spec.timeouts
-    return SuiteOpener(spec, cls, isolation, timeouts, max_abandoned, dict(options or {}), max_steps, decide)
+    given = dict(options or {})
+    return SuiteOpener(spec, cls, isolation, timeouts, max_abandoned, given, max_steps, decide, sandboxes, find_tool)
 
 
 class Cell(Protocol):
@@ -75,9 +87,15 @@ class Cell(Protocol):
 class Handle:
     """One open environment; satisfies `contracts.EnvHandle`."""
 
-    def __init__(self, cell: Cell, tally: Tally, forget: Callable[[Handle], None]) -> None:
-        self._cell, self._tally, self._forget = cell, tally, forget
+    def __init__(
+        self, cell: Cell, tally: Tally, forget: Callable[[Handle], None], borrowed: Borrowed | None = None
+    ) -> None:
+        self._cell, self._tally, self._forget, self._borrowed = cell, tally, forget, borrowed
         self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def sandbox(self) -> Sandbox | None:
+        return None if self._borrowed is None else self._borrowed.first
 
     async def reset(self, seed: int) -> Opening:
         with boundary("env.reset", EnvError):
@@ -104,6 +122,8 @@ class Handle:
             self._tally.close_failures += not timed_out
             log.warning("closing an environment: %s", error)
         finally:
+            if self._borrowed is not None:
+                await self._borrowed.aclose()
             self._tally.closed += 1
             self._forget(self)
 
@@ -125,7 +145,10 @@ class SuiteOpener:
         options: Mapping[str, Any],
         max_steps: int,
         decide: Decide | None,
+        sandboxes: Sandboxes | None = None,
+        find_tool: Callable[[str], Any] | None = None,
     ) -> None:
+        self._sandboxes, self._find_tool = sandboxes, find_tool
         self._spec, self._cls, self._isolation, self._timeouts = spec, cls, isolation, timeouts
         self._max_abandoned, self._options, self._max_steps, self._decide = max_abandoned, options, max_steps, decide
         self._tally = Tally()
@@ -140,8 +163,9 @@ class SuiteOpener:
             EnvError: its constructor raised, ran out of time, or gave something else.
         """
         with boundary("env.open", EnvError):
-            cell = await self._cell(task)
-            handle = Handle(cell, self._tally, self._handles.discard)
+            borrowed = None if self._sandboxes is None else Borrowed(self._sandboxes)
+            cell = await self._cell(task, borrowed)
+            handle = Handle(cell, self._tally, self._handles.discard, borrowed)
             self._handles.add(handle)
             self._tally.opened += 1
             try:
@@ -173,10 +197,10 @@ class SuiteOpener:
             "in_processes": float(self._isolation == "process"),
         }
 
-    async def _cell(self, task: Task) -> Cell:
+    async def _cell(self, task: Task, borrowed: Borrowed | None) -> Cell:
         self._retreat()
         if self._isolation == "in-process":
-            return self._local(lambda: self._made_or_built(task))
+            return self._local(lambda: self._equipped(self._made_or_built(task), borrowed))
         if self._decide is not None:
             work = asyncio.wrap_future(run_aside(lambda: self._made(task)))
             made = await bounded(work, self._timeouts.reset_s, "tunix_make_env (timeouts.reset_s)", self._tally)
@@ -186,7 +210,8 @@ class SuiteOpener:
 
     def _retreat(self) -> None:
         """Goes over to processes when too many threads hang."""
-        if self._isolation == "in-process" and len(self._tally.abandoned) >= self._max_abandoned:
+        hanging = len(self._tally.abandoned) >= self._max_abandoned
+        if hanging and self._isolation == "in-process" and self._sandboxes is None:
             self._isolation = "process"
             log.warning(
                 "%s: %d threads are left behind in calls that do not return; its next episodes run in processes",
@@ -196,6 +221,14 @@ class SuiteOpener:
 
     def _local(self, make: Callable[[], BaseTaskEnv]) -> LocalCell:
         return LocalCell(make, self._lanes, self._timeouts, self._tally, self._cls)
+
+    def _equipped(self, env: BaseTaskEnv, borrowed: Borrowed | None) -> BaseTaskEnv:
+        """The environment with what it may reach of the run."""
+        if borrowed is not None:
+            env.sandboxes = borrowed
+        if self._find_tool is not None:
+            env.find_tool = self._find_tool
+        return env
 
     def _made(self, task: Task) -> BaseTaskEnv | None:
         """What a plugin gives instead, if one does."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
+from tunix_core.contracts import Sandbox
 from tunix_core.envs.base import BaseTaskEnv, MaybeAwaitable, then
 from tunix_core.envs.task import answered
 from tunix_core.errors import ToolError
-from tunix_core.tools import Tool, as_tool, call_tools, read_arguments, to_text
+from tunix_core.tools import Tool, as_tool, call_tools, read_arguments, to_text, try_tool
 from tunix_core.types import Message, StepResult, Task, ToolCall
 
 
@@ -32,11 +34,12 @@ class ToolEnvironment(BaseTaskEnv):
     The calls of one turn run at the same time. A call that cannot be read, an unknown tool, invalid
     arguments, a tool that raises or runs out of time are tool messages that say so; the episode goes
     on. A turn without a call, or with a readable `finish`, ends it (other calls of that turn are not
-    made), and the answer goes to `_grade`.
+    made), and the answer goes to `_grade`. So does what a tool that is `final` gives, when it succeeds.
+    A tool of a sandbox is added in `_initial_observation`, with `add_tools`.
 
     Args:
         task: a `Task` or its payload; the payload's "question", "prompt" or "prompts" is shown.
-        tools: typed functions, Tools, or tool classes; `finish` is always there and built in.
+        tools: typed functions, Tools, or tool classes; `finish` is built in, unless a subclass takes it out.
         tool_map: tool classes or functions by the name to call them.
         reward_fn: see BaseTaskEnv.
         max_steps: turns.
@@ -61,6 +64,17 @@ class ToolEnvironment(BaseTaskEnv):
         self.tools: dict[str, Tool] = {each.name: each for each in (*given, FINISH)}
         self.tool_timeout_s = tool_timeout_s
 
+    def add_tools(self, sandbox: Sandbox | None, *tools: Any) -> None:
+        """Adds tools for this episode.
+
+        Args:
+            sandbox: where tools of a sandbox work.
+            tools: ids of the hub ("tools/bash"), or whatever `tools.as_tool` takes.
+        """
+        for given in tools:
+            found = as_tool(self.find_tool(given) if isinstance(given, str) else given, sandbox=sandbox)
+            self.tools[found.name] = found
+
     @property
     def tool_schemas(self) -> Sequence[Mapping[str, Any]]:
         return tuple(each.schema for each in self.tools.values())
@@ -78,9 +92,18 @@ class ToolEnvironment(BaseTaskEnv):
             return then(self._grade(action), lambda value: answered(action, value))
         calls = as_tool_calls(action)
         for call in calls:
-            if (answer := final_answer(call)) is not None:
+            if FINISH.name in self.tools and (answer := final_answer(call)) is not None:
                 return then(self._grade(answer), lambda value, answer=answer: answered(answer, value))
+            if (final := self.tools.get(call.name)) is not None and final.final:
+                return self._end_with(final, call)
         return then(call_tools(self.tools, calls, self.tool_timeout_s), lambda texts: _observed(calls, texts))
+
+    async def _end_with(self, final: Tool, call: ToolCall) -> StepResult:
+        succeeded, text = await try_tool(final, call, self.tool_timeout_s)
+        if not succeeded:
+            return _observed([call], [text])
+        value = self._grade(text)
+        return answered(text, await value if inspect.isawaitable(value) else value)
 
     @classmethod
     def from_dict(cls, env_args: Mapping[str, Any]) -> Self:

@@ -118,13 +118,16 @@ class DecoderModel:
     """A decoder as pure functions over its weights: a nested dict whose paths are the checkpoint's names.
 
     `forward`, `forward_cached` and `logits` are made to be traced under `jax.jit`.
+
+    Args:
+        adapted: puts something beside the decoder's weights; `init` draws the weights alone.
     """
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, adapted: Callable[[Decoder], Decoder] = lambda decoder: decoder) -> None:
         self.config = config
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
-        self._graph, shapes = nnx.split(nnx.eval_shape(lambda: Decoder(config, zeros)))
+        self._graph, shapes = nnx.split(nnx.eval_shape(lambda: adapted(Decoder(config, zeros))))
         self.shapes: Params = nnx.to_pure_dict(shapes)
 
     def init(self, seed: int) -> Params:

@@ -1,4 +1,8 @@
-"""Weights onto a mesh of devices: logical axes by path, mesh axes by rules, one tensor at a time."""
+"""Weights onto a mesh of devices: logical axes by path, mesh axes by rules, one tensor at a time.
+
+A mesh has the axes AXES_OF_MESH: copies of everything that share the batch (data), shards of the weights
+that share the batch (fsdp), and shards of what a layer computes (tensor).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,8 @@ from tunix_core.errors import UsageError
 from tunix_core.models.paths import Params, unflatten
 
 log = logging.getLogger(__name__)
+AXES_OF_MESH = ("data", "fsdp", "tensor")
+BATCH = ("data", "fsdp")  # the mesh axes that split a batch's rows
 Rules = Mapping[str, str | tuple[str, ...] | None]
 AXES: Mapping[str, tuple[str, ...]] = {
     "embedding": ("vocab", "embed"),
@@ -38,12 +44,46 @@ RULES: Rules = {
     "mlp": "tensor",
     "embed": "fsdp",
     "norm": None,
+    "rank": None,
 }
 
 
 def logical_axes(path: str) -> tuple[str, ...]:
-    """The name of each axis of the weight at `path`: "layers.0.attention.q" -> ("embed", "heads")."""
-    return AXES[path.rpartition(".")[2]]
+    """The name of each axis of the weight at `path`: "layers.0.attention.q" -> ("embed", "heads").
+
+    Of an adapter: "layers.0.attention.q_lora_a" -> ("embed", "rank"), "…_lora_b" -> ("rank", "heads").
+    """
+    name, _, side = path.rpartition(".")[2].partition("_lora_")
+    rows, *columns = AXES[name]
+    return {"": (rows, *columns), "a": (rows, "rank"), "b": ("rank", *columns)}[side]
+
+
+class MeshLayout:
+    """How parameters and batches lie on a mesh (contracts.Layout).
+
+    Args:
+        mesh, rules, together: as `place` takes them.
+    """
+
+    def __init__(self, mesh: Mesh, rules: Rules = RULES, together: Mapping[str, int] | None = None) -> None:
+        self.mesh, self._rules, self._together = mesh, rules, together or {}
+        self.whole = NamedSharding(mesh, PartitionSpec())
+        over = tuple(axis for axis in BATCH if axis in mesh.shape)
+        self._split, self._parts = NamedSharding(mesh, PartitionSpec(over)), math.prod(mesh.shape[a] for a in over)
+
+    def of(self, params: Any) -> Any:
+        """A sharding for each leaf, where `place` would lay it; what is no weight of a decoder is whole."""
+        return jax.tree_util.tree_map_with_path(self._leaf, params)
+
+    def rows(self, shape: tuple[int, ...]) -> NamedSharding:
+        """Of a batch's array: rows over data and fsdp where these divide them, else whole."""
+        return self._split if shape and shape[0] % self._parts == 0 else self.whole
+
+    def _leaf(self, keys: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        path = jax.tree_util.keystr(keys, simple=True, separator=".")
+        if len(AXES.get(path.rpartition(".")[2].partition("_lora_")[0], ())) != leaf.ndim:
+            return self.whole
+        return sharding(path, leaf.shape, self.mesh, self._rules, self._together)
 
 
 def place(
@@ -89,7 +129,7 @@ def _spec(
     path: str, shape: tuple[int, ...], mesh: Mesh, rules: Rules, together: Mapping[str, int]
 ) -> tuple[PartitionSpec, list[str]]:
     """Where the weight goes, and a line for each mesh axis it is replicated on against the rules."""
-    known = {axis for axes in AXES.values() for axis in axes}
+    known = {axis for axes in AXES.values() for axis in axes} | {"rank"}
     if unknown := [axis for axis in rules if axis not in known]:
         raise UsageError(f"rule for {unknown[0]!r}: no weight has such an axis; known are {', '.join(sorted(known))}")
     taken: list[str] = []

@@ -100,8 +100,8 @@ class Hub:
             raise UnknownIdError(f"{name!r} may be any of {', '.join(matches)}; write the whole id")
         return self.find(kind, matches[0] if matches else name)
 
-    def load_object(self, kind: str, id: str, what: Literal["target", "tasks"] = "target") -> Any:
-        """Imports what the spec of `id` points to; "tasks" only for environments.
+    def load_object(self, kind: str, id: str, what: Literal["target", "tasks", "solutions"] = "target") -> Any:
+        """Imports what the spec of `id` points to; "tasks" and "solutions" only for environments.
 
         Raises:
             PluginError: it can't be imported; names the plugin, and what to install when that helps.

@@ -167,7 +167,8 @@ class _Registration:
 def _check_content(spec: Spec) -> None:
     targets = {"target": spec.target}
     if isinstance(spec, EnvSpec):
-        targets |= {"tasks": spec.tasks} | ({"members": spec.members} if spec.members else {})
+        optional = {"members": spec.members, "solutions": spec.solutions}
+        targets |= {"tasks": spec.tasks} | {name: target for name, target in optional.items() if target}
     for name, target in targets.items():
         module, colon, attr = target.partition(":")
         if not (module and colon and attr):

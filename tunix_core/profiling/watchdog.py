@@ -67,7 +67,8 @@ class Watchdog:
         """The loop is alive: notes how late it was, and when it is due again."""
         now = self._clock()
         lag = max(0.0, now - self._due)
-        self._lags.append(lag)
+        # Whoever became ready later in a long hold waited for its rest: so did each beat that was left out.
+        self._lags.extend(lag - missed * BEAT_S for missed in range(int(lag / BEAT_S) + 1))
         if lag > self._limit_s:
             note("loop.late", lag)
         self._due = now + BEAT_S

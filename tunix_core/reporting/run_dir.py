@@ -6,6 +6,7 @@ metrics.jsonl        one row per step
 spans/               where the time went, for `tunix trace`
 trajectories.jsonl   one readable line per finished episode
 checkpoints/         the newest few
+not-finite/          the groups of each step whose gradient was not finite
 summary.json         before and after, when the run evaluates
 """
 
@@ -16,13 +17,14 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 from tunix_core.errors import CheckpointError, UsageError
-from tunix_core.types import Message, Trajectory
+from tunix_core.types import Group, Message, Row, Trajectory
 
+NOT_FINITE = "not-finite"
 MARKS = ("config.toml", "lock.json")  # what tells a run from any other directory
 
 
@@ -97,6 +99,13 @@ class RunDir:
         """Appends one episode, as a person would want to read it."""
         self._trajectories.write(json.dumps(readable(trajectory), default=str) + "\n")
         self._trajectories.flush()
+
+    def not_finite(self, step: int, groups: Sequence[Group]) -> None:
+        """Keeps the episodes of a step whose gradient was not finite, with the arrays that were trained on."""
+        folder = self.path / NOT_FINITE
+        folder.mkdir(exist_ok=True)
+        rows = (readable(t) | {"branches": [_arrays(row) for row in t.rows()]} for g in groups for t in g.survivors)
+        (folder / f"step-{step:08d}.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
 
     def close(self) -> None:
         self._metrics.close()
@@ -173,6 +182,10 @@ def readable(trajectory: Trajectory) -> dict[str, Any]:
         "oldest_version": trajectory.oldest_version,
         "timing": {name: round(value, 4) for name, value in trajectory.timing.items()},
     }
+
+
+def _arrays(row: Row) -> dict[str, list[float]]:
+    return {name: getattr(row, name).tolist() for name in Row.__slots__}
 
 
 def _readable_message(message: Message) -> dict[str, Any]:

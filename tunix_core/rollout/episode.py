@@ -77,7 +77,7 @@ async def _run(request: RolloutRequest, suite: Suite) -> Trajectory:
         with span("env.open"), boundary("env.open", EnvError):
             env = await suite.opener.open(request.task)
         await _play_until_deadline(request, suite, env, state, context)
-        score = await _score(request, suite, state)
+        score = await _score(request, suite, state, env)
     except EpisodeError as error:
         state.status, state.failure = "failed", failure_of(error)
         state.stop_reason = state.failure.kind
@@ -197,10 +197,10 @@ def _end(state: _State, result: StepResult) -> None:
         state.stop_reason = str(result.info.get("truncated_by", "environment"))
 
 
-async def _score(request: RolloutRequest, suite: Suite, state: _State) -> Score:
+async def _score(request: RolloutRequest, suite: Suite, state: _State, env: EnvHandle) -> Score:
     started = perf_counter()
     with span("reward"):
-        score = await suite.scorer.score(_episode(request, state))
+        score = await suite.scorer.score(replace(_episode(request, state), sandbox=env.sandbox))
     state.timing["reward"] = perf_counter() - started
     state.failure = score.failure
     return score

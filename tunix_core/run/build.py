@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tunix_core.config import RunConfig, SuiteConfig
-from tunix_core.contracts import Curriculum, Engine, Hooks, Policy, Sampling, TaskSource
+from tunix_core.contracts import Curriculum, Engine, EnvOpener, Hooks, Policy, Sampling, Sandboxes, Scorer, TaskSource
 from tunix_core.errors import UsageError, did_you_mean
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite
+from tunix_core.run.sandboxes import needs_sandbox
 from tunix_core.specs import EnvSpec, Timeouts, load_target
 from tunix_core.types import derive_seed
 
@@ -62,38 +63,59 @@ def prepare(config: SuiteConfig, hub: Hub) -> Bench:
     return Bench(spec, config, options, config.timeouts.over(spec.timeouts), config.max_turns or spec.max_turns)
 
 
-def connect(bench: Bench, hub: Hub, engine: Engine, policy: Policy, run_dir: Path | None = None) -> Suite:
-    """Builds the suite's environment opener and rewards, and joins them to the engine."""
-    from tunix_core.envs import make_opener
-    from tunix_core.rewards import make_scorer
+def connect(
+    bench: Bench,
+    hub: Hub,
+    engine: Engine,
+    policy: Policy,
+    run_dir: Path | None = None,
+    sandboxes: Sandboxes | None = None,
+) -> Suite:
+    """Builds the suite's environment opener and rewards, and joins them to the engine.
 
-    config, spec = bench.config, bench.spec
-    opener = make_opener(
-        spec,
-        load_target,
-        isolation=config.isolation,
-        timeouts=bench.timeouts,
-        max_abandoned=config.max_abandoned,
-        options=bench.options,
-        max_steps=bench.max_turns,
-        decide=hub.hooks.decide,
-    )
-    scorer = make_scorer(
-        config.rewards,
-        lambda identity: hub.load_object("rewards", identity),
-        range_of_env=spec.score_range,
-        timeouts=bench.timeouts,
-    )
+    Args:
+        sandboxes: the run's; for the suites whose environment requires them.
+    """
     return Suite(
-        name=config.name,
-        env=spec.id,
-        opener=opener,
-        scorer=scorer,
+        name=bench.config.name,
+        env=bench.spec.id,
+        opener=environments(bench, hub, sandboxes),
+        scorer=rewards(bench, hub),
         engine=engine,
         chat=policy.chat,
         hooks=hub.hooks,
         timeouts=bench.timeouts,
         run_dir=run_dir,
+    )
+
+
+def environments(bench: Bench, hub: Hub, sandboxes: Sandboxes | None = None) -> EnvOpener:
+    """Opens the suite's environments; the caller closes it."""
+    from tunix_core.envs import make_opener
+
+    return make_opener(
+        bench.spec,
+        load_target,
+        isolation=bench.config.isolation,
+        timeouts=bench.timeouts,
+        max_abandoned=bench.config.max_abandoned,
+        options=bench.options,
+        max_steps=bench.max_turns,
+        decide=hub.hooks.decide,
+        sandboxes=sandboxes if needs_sandbox(bench.spec) else None,
+        find_tool=lambda identity: hub.load_object("tools", identity),
+    )
+
+
+def rewards(bench: Bench, hub: Hub) -> Scorer:
+    """Scores the suite's episodes; the caller closes it."""
+    from tunix_core.rewards import make_scorer
+
+    return make_scorer(
+        bench.config.rewards,
+        lambda identity: hub.load_object("rewards", identity),
+        range_of_env=bench.spec.score_range,
+        timeouts=bench.timeouts,
     )
 
 
@@ -128,7 +150,7 @@ def make_curriculum(bench: Bench, source: TaskSource, config: RunConfig, hub: Hu
     if asked is None:
         return None
     make, listed = hub.load_object("curricula", asked.id), list(hub.find("curricula", asked.id).options)
-    _check_options(asked.id, asked.options, make, listed)
+    check_options(make, asked.id, asked.options, listed)
     seed = derive_seed("curriculum", config.seed, bench.config.name)
     try:
         return make(source, seed=seed, **asked.options)
@@ -137,12 +159,13 @@ def make_curriculum(bench: Bench, source: TaskSource, config: RunConfig, hub: Hu
 
 
 def _algorithm(identity: str, options: Mapping[str, Any], hub: Hub) -> Any:
-    make, listed = hub.load_object("algorithms", identity), list(hub.find("algorithms", identity).options)
-    _check_options(identity, options, make, listed)
+    make = hub.load_object("algorithms", identity)
+    check_options(make, identity, options, list(hub.find("algorithms", identity).options))
     return make(**options)
 
 
-def _check_options(identity: str, options: Mapping[str, Any], make: Any, listed: Sequence[str]) -> None:
+def check_options(make: Any, identity: str, options: Mapping[str, Any], listed: Sequence[str]) -> None:
+    """Raises UsageError when `make` does not take one of the options; the message says which are `listed`."""
     taken = signature(make).parameters
     for name in options:
         if name not in taken and all(p.kind is not Parameter.VAR_KEYWORD for p in taken.values()):

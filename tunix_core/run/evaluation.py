@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tunix_core.config import EngineConfig, SuiteConfig
-from tunix_core.contracts import Policy, RolloutRequest, Sampling, TaskSource
+from tunix_core.config import EngineConfig, SandboxConfig, SuiteConfig
+from tunix_core.contracts import Policy, RolloutRequest, Sampling, Sandboxes, TaskSource
 from tunix_core.errors import UsageError
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite, run_episode
 from tunix_core.run.build import Bench, connect, prepare
 from tunix_core.run.engines import open_engine
 from tunix_core.run.policies import open_model
+from tunix_core.run.sandboxes import make_sandboxes
 from tunix_core.types import SampleId, Task, Trajectory, derive_seed
 
 CONCURRENT = 128
@@ -32,6 +34,7 @@ def evaluate(
     rewards: Sequence[Any] = (),
     max_tokens: int = 64,
     engine: EngineConfig | None = None,
+    sandbox: SandboxConfig | None = None,
 ) -> dict[str, Any]:
     """Runs `n` tasks of an environment and summarises their scores.
 
@@ -39,6 +42,7 @@ def evaluate(
         env: the environment's id.
         model: as `open_model` takes it.
         temperature: 0 is greedy.
+        sandbox: where an environment that needs one runs what it does not trust.
 
     Returns:
         {"env", "model", "asked", "n" (fewer than asked where there are fewer),
@@ -58,31 +62,44 @@ def evaluate(
         config = replace(config, rewards=tuple(rewards))
     bench = prepare(config, hub)
     policy = open_model(model, hub)
-    summary = asyncio.run(_evaluate(bench, policy, hub, engine or EngineConfig(), n, seed))
+    sandboxes = make_sandboxes(sandbox or SandboxConfig(), [bench], hub)
+    summary = asyncio.run(_evaluate(bench, policy, hub, engine or EngineConfig(), n, seed, sandboxes))
     return {"env": env, "model": model, "split": split, "temperature": temperature, "seed": seed, "asked": n} | summary
 
 
-async def _evaluate(bench: Bench, policy: Policy, hub: Hub, config: EngineConfig, n: int, seed: int) -> dict[str, Any]:
+async def _evaluate(
+    bench: Bench, policy: Policy, hub: Hub, config: EngineConfig, n: int, seed: int, sandboxes: Sandboxes | None
+) -> dict[str, Any]:
     from tunix_core.reporting import summarise
     from tunix_core.weights import WeightStore
 
     source = bench.tasks(bench.config.split, seed)
     weights = WeightStore(0, policy.params)
     engine = open_engine(config, policy, weights, hub, deterministic=True, training=False)
-    suite = connect(bench, hub, engine, policy)
+    suite = connect(bench, hub, engine, policy, sandboxes=sandboxes)
     try:
+        if sandboxes is not None:
+            print(await sandboxes.start(), file=sys.stderr)
         await engine.start()
         return summarise(await play(suite, source, n, bench.config.sampling, bench.max_turns, seed))
     finally:
         await suite.opener.aclose()
         await suite.scorer.aclose()
         await engine.aclose()
+        if sandboxes is not None:
+            await sandboxes.aclose()
 
 
 async def play(
-    suite: Suite, source: TaskSource, n: int, sampling: Sampling, max_turns: int, seed: int
+    suite: Suite,
+    source: TaskSource,
+    n: int,
+    sampling: Sampling,
+    max_turns: int,
+    seed: int,
+    ended: Callable[[], None] = lambda: None,
 ) -> list[Trajectory]:
-    """Runs the first `n` tasks of a source once each; all of them when there are fewer."""
+    """Runs the first `n` tasks of a source once each; all of them when there are fewer. `ended`: an episode has."""
     gate = asyncio.Semaphore(CONCURRENT)
 
     async def one(index: int, task: Task) -> Trajectory:
@@ -95,7 +112,9 @@ async def play(
             max_turns=max_turns,
         )
         async with gate:
-            return await run_episode(request, suite)
+            trajectory = await run_episode(request, suite)
+        ended()
+        return trajectory
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(i, source.get(i))) for i in range(_count(source, n))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -34,6 +34,8 @@ class HeldOut:
     Args:
         suites: connected to the engine that trains.
         past: evaluations during training that a resumed run has behind it.
+        mesh: of the engine that trains; the second engine is on the same devices.
+        progress: called whenever an episode ends.
 
     Attributes:
         taken: evaluations during training so far: {"version", "suites": {name: summary}}.
@@ -48,9 +50,12 @@ class HeldOut:
         policy: Policy,
         hub: Hub,
         past: list[dict[str, Any]],
+        mesh: Any = None,
+        *,
+        progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._config, self._benches, self._suites = config, benches, suites
-        self._policy, self._hub = policy, hub
+        self._policy, self._hub, self._mesh, self._progress = policy, hub, mesh, progress
         self.taken, self.skipped = list(past), 0
         self._told = len(past)
         self._engine: Engine | None = None
@@ -61,16 +66,17 @@ class HeldOut:
         """Starts the second engine where one is asked for; gives the bytes of memory it takes, or 0."""
         from tunix_core.weights import WeightStore
 
+        policy, self._policy = self._policy, replace(self._policy, params={})  # the first weights may go
         if not self._config.eval.every_steps or self._config.eval.mode != "beside":
             return 0
-        sizes = replace(fit(self._config.engine, self._policy), slots=self._config.eval.slots)
-        self._store = WeightStore(0, self._policy.params)
-        engine = open_engine(sizes, self._policy, self._store, self._hub, deterministic=True, training=False)
+        sizes = replace(fit(self._config.engine, policy), slots=self._config.eval.slots)
+        self._store = WeightStore(0, policy.params)
+        engine = open_engine(sizes, policy, self._store, self._hub, deterministic=True, training=False, mesh=self._mesh)
         self._engine = engine
         stack.push_async_callback(engine.aclose)
         stack.push_async_callback(self.aclose)
         await engine.start()
-        return engine_bytes(self._policy, sizes)
+        return engine_bytes(policy, sizes)
 
     def is_due(self, version: int) -> bool:
         """Whether this version is to be evaluated during training; the last one is evaluated after it."""
@@ -140,6 +146,6 @@ class HeldOut:
         for name, bench in self._benches.items():
             source, seed = bench.tasks("eval", self._config.eval.seed), self._config.eval.seed
             suite, sampling = replace(suites[name], hooks=QUIET), greedy(bench.config.sampling)
-            played = await play(suite, source, self._config.eval.n, sampling, bench.max_turns, seed)
-            found[name] = summarise(played)
+            how = (sampling, bench.max_turns, seed, self._progress)
+            found[name] = summarise(await play(suite, source, self._config.eval.n, *how))
         return found

@@ -79,7 +79,8 @@ def _from_run(path: Path, hub: Hub, step: int | None, mesh: Any) -> Policy:
     from dataclasses import replace
 
     from tunix_core.models import lay_policy
-    from tunix_core.trainer import Checkpoints
+    from tunix_core.run.devices import adapters_of
+    from tunix_core.trainer import Checkpoints, make_parts
 
     config = load_config(path / "config.toml")
     base = open_model(config.model, hub, config.model_options)
@@ -87,7 +88,11 @@ def _from_run(path: Path, hub: Hub, step: int | None, mesh: Any) -> Policy:
     chosen = checkpoints.latest() if step is None else step
     if chosen is None:
         raise CheckpointError(f"{path} has no checkpoint yet. Its run started from {config.model!r}.")
-    policy = replace(base, id=f"{path}@{chosen}", params=checkpoints.restore_params(chosen, base.params))
+    adapters = adapters_of(config, base.model)
+    parts = make_parts(base.params, config.trainer.master, adapters)
+    trained = checkpoints.restore_params(chosen, parts.trained)
+    params = adapters.merge(trained, base.params) if adapters else parts.having(trained).whole
+    policy = replace(base, id=f"{path}@{chosen}", params=params)
     return policy if mesh is None else lay_policy(policy, mesh)
 
 

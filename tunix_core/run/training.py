@@ -19,6 +19,7 @@ from tunix_core.plugins import Hub
 from tunix_core.profiling import span
 from tunix_core.reporting import Progress, RunDir, pipeline_summary, pipeline_table, read_rows, summary_table
 from tunix_core.run.build import Bench, algorithms, connect, make_curriculum, prepare
+from tunix_core.run.devices import adapters_of, arranged, layout_of, make_meshes
 from tunix_core.run.engines import open_engine
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
@@ -29,6 +30,7 @@ from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken
 from tunix_core.run.policies import open_model
+from tunix_core.run.sandboxes import make_sandboxes
 from tunix_core.run.saved_groups import decode_groups, encode_groups
 from tunix_core.run.stall import StallWatch
 from tunix_core.run.trackers import Trackers
@@ -73,18 +75,27 @@ class Training:
         self.benches = {bench.config.name: bench for bench in benches}
         self.sources = {b.config.name: b.tasks(b.config.split, config.seed) for b in benches}
         self.curricula = {b.config.name: make_curriculum(b, self.sources[b.config.name], config, hub) for b in benches}
-        self.policy = open_model(config.model, hub, config.model_options)
+        self.meshes = make_meshes(config.mesh)
+        policy = open_model(config.model, hub, config.model_options, mesh=self.meshes.trainer)
         self.algorithms = algorithms(config, hub)
+        self.adapters, reference = adapters_of(config, policy.model), self._reference()
+        self.sandboxes = make_sandboxes(config.sandbox, benches, hub)
         self.learner = Trainer(
-            self.policy.model,
-            self.policy.params,
+            policy.model,
+            policy.params,
             self.algorithms,
             config.trainer,
             suites=config.suites,
             temperatures={suite.name: suite.sampling.temperature for suite in config.suites},
-            reference=self._reference(),
+            reference=reference,
+            adapters=self.adapters,
+            layout=layout_of(self.meshes.trainer, policy.model),
+            reference_layout=layout_of(self.meshes.reference, reference[0] if reference else policy.model),
+            keep=self._keep,
             steps=config.steps,
         )
+        self.arrange = arranged(policy, self.adapters, layout_of(self.meshes.engine, policy.model))
+        self.policy = replace(policy, params={})  # whoever needs the first weights has them
         self.on_policy = config.scheduler.mode == "on_policy"
         self.interrupt = Interrupt()
         self.silent_steps = 0
@@ -124,27 +135,44 @@ class Training:
         """The model that `trainer.reference` names, with its weights."""
         if not self.config.trainer.reference:
             return None
-        policy = open_model(self.config.trainer.reference, self.hub, {})
+        policy = open_model(self.config.trainer.reference, self.hub, {}, mesh=self.meshes.reference)
         return policy.model, policy.params
 
     async def _open(self, stack: AsyncExitStack, saved: Mapping[str, Any]) -> None:
         from tunix_core.weights import WeightStore
 
         config = self.config
-        self.store = WeightStore(*self.learner.weights())
+        version, params = await self._in_trainer(self.learner.weights)
+        self.store = WeightStore(version, params, self.arrange)
         exact = self.on_policy if config.engine.deterministic is None else config.engine.deterministic
-        self.engine = open_engine(config.engine, self.policy, self.store, self.hub, deterministic=exact, training=True)
+        made = {"deterministic": exact, "training": True, "mesh": self.meshes.engine}
+        self.engine = open_engine(config.engine, self.policy, self.store, self.hub, **made)
         stack.push_async_callback(self.engine.aclose)
-        rooms = (self.hub, self.engine, self.policy, self.run_dir.path)
+        if self.sandboxes is not None:
+            stack.push_async_callback(self.sandboxes.aclose)
+        rooms = (self.hub, self.engine, self.policy, self.run_dir.path, self.sandboxes)
         self.suites = {name: connect(bench, *rooms) for name, bench in self.benches.items()}
         for suite in self.suites.values():
             stack.push_async_callback(suite.opener.aclose)
             stack.push_async_callback(suite.scorer.aclose)
-        self.held_out = HeldOut(config, self.benches, self.suites, self.policy, self.hub, saved.get("evaluations", []))
+        first = replace(self.policy, params=self.store.latest().params)
+        past = saved.get("evaluations", [])
+        self.held_out = HeldOut(
+            config,
+            self.benches,
+            self.suites,
+            first,
+            self.hub,
+            past,
+            self.meshes.engine,
+            progress=self.stall.progress,
+        )
         self._open_pipeline(saved)
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
         stack.callback(self.trackers.close)
         self.progress = Progress(config.steps, done=self.learner.version, waiting=self.scheduler.waiting_for)
+        if self.sandboxes is not None:
+            self.progress.say(await self.sandboxes.start())
         memory, *_ = await asyncio.gather(
             self.held_out.open(stack), self.engine.start(), self._in_trainer(self.learner.warm_up)
         )
@@ -254,7 +282,7 @@ class Training:
                 await self._in_trainer(self.learner.accumulate, group)
 
     async def _publish(self) -> None:
-        version, params = self.learner.weights()
+        version, params = await self._in_trainer(self.learner.weights)
         turn = self.held_out.takes_turns and self.held_out.is_due(version)
         if turn or self.config.scheduler.mode == "drain":
             await self.scheduler.drained()
@@ -262,13 +290,12 @@ class Training:
         self.hub.hooks.notify("tunix_weights_published", ctx=self._context(), version=version)
         if turn:
             await self.held_out.turn(version)
-            self.stall.progress()
         self.scheduler.advance(version)
         self._remember()
         self._evaluate_beside()
 
     def _evaluate_beside(self) -> None:
-        version, params = self.learner.weights()
+        version, params = self.store.latest()
         if not self.held_out.takes_turns and self.held_out.is_due(version):
             self.held_out.begin(version, params)
 
@@ -279,10 +306,14 @@ class Training:
             "scheduler": self.scheduler.statistics(),
             "queue": self.queue.statistics(),
             "engine": self.engine.statistics(),
+            "sandboxes": self.sandboxes.statistics() if self.sandboxes else {},
             **{f"environments of {name}": suite.opener.statistics() for name, suite in self.suites.items()},
         }
 
     # ---- keeping track ----
+    def _keep(self, version: int, groups: Sequence[Group]) -> None:
+        self.run_dir.not_finite(version, groups)
+
     def _observe(self, trajectory: Trajectory) -> None:
         self.stall.progress()
         self.metrics.episode(trajectory)
@@ -322,7 +353,7 @@ class Training:
 
     async def _save(self) -> None:
         if self.checkpoints.latest() != self.learner.version:
-            state = self.learner.state()
+            state = await self._in_trainer(self.learner.state)
             save, extra = self.checkpoints.save, await self._in_trainer(self._to_save)
             try:
                 path = await self._in_trainer(save, state.version, state.params, state.optimizer, extra)

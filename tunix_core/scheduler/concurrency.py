@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 
 MARGIN_STEPS = 1  # beyond what Little's law asks for, so that a step finds its groups waiting
-QUEUE_LOW, QUEUE_HIGH = 0.5, 2.0  # requests waiting in the engine, per slot: fewer starve it, more only age
+QUEUE_LOW, QUEUE_HIGH = 1.0, 4.0  # requests waiting in the engine, per slot: fewer starve it, more only age
 SHRINK, GROW = 0.9, 0.5  # of the limit; of the slots
 CACHE_LOSS = 0.7  # of the best hit share seen: below it, conversations push each other out of the cache
 LOOK_EVERY_S = 0.25
@@ -81,6 +81,12 @@ class Concurrency:
         if group.mean is None or not step.mean:
             return bound
         return min(bound, math.ceil((group.mean + 2 * group.deviation) / step.mean) + MARGIN_STEPS)
+
+    def outlasts(self, suite: str, bound: int, deadline_s: float) -> bool:
+        """Whether a group of the suite, started now, would be too old at its end: it takes longer than a step
+        waits for it, and steps go on so fast that more than `bound` of them are over by then."""
+        group, step = self._groups[suite].mean, self._step.mean
+        return bool(group and step and group > deadline_s and group > bound * step)
 
     def wanted(self, suite: str, groups_per_step: float) -> float:
         """Episodes in flight with which the suite delivers `groups_per_step`, by Little's law; NaN until measured."""

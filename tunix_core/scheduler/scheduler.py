@@ -227,9 +227,15 @@ class Scheduler:
         due: dict[str, float] = {}
         for name in self._suites:
             ahead = self.consumed[name] + self._ledger.count(name)
-            if name not in self._mixture.dropped and ahead < self._allowed(name):
+            if name not in self._mixture.dropped and ahead < self._allowed(name) and not self._is_futile(name):
                 due[name] = (ahead + 1) / self._mixture.shares[name]
         return min(due, key=lambda name: due[name]) if due else None
+
+    def _is_futile(self, name: str) -> bool:
+        """Whether steps go on without the suite, and what it starts ends too late; one group at a time is tried."""
+        deadline_s = self._suites[name].deadline_s
+        excused = self.plan.debt(name) > 0 and self._ledger.count(name) > 0
+        return excused and self.concurrency.outlasts(name, self.staleness_bound, deadline_s)
 
     def _allowed(self, name: str) -> int:
         """Groups of a suite that may have been started by now, over the whole run."""

@@ -4,11 +4,12 @@ Does not know environments or conversations.
 """
 
 from tunix_core.errors import ToolError
-from tunix_core.tools.calling import call_tool, call_tools, read_arguments, to_text
-from tunix_core.tools.tool import BaseTool, Tool, ToolOutput, as_tool, tool
+from tunix_core.tools.calling import call_tool, call_tools, read_arguments, to_text, try_tool
+from tunix_core.tools.tool import BaseTool, SandboxTool, Tool, ToolOutput, as_tool, tool
 
 __all__ = [
     "BaseTool",
+    "SandboxTool",
     "Tool",
     "ToolError",
     "ToolOutput",
@@ -18,4 +19,5 @@ __all__ = [
     "read_arguments",
     "to_text",
     "tool",
+    "try_tool",
 ]

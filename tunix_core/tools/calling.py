@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from tunix_core.errors import ToolError, did_you_mean
+from tunix_core.errors import SandboxError, ToolError, did_you_mean
 from tunix_core.tools.threads import run_aside
 from tunix_core.tools.tool import Tool
 from tunix_core.types import ToolCall
@@ -24,7 +24,12 @@ async def call_tool(tool: Tool, call: ToolCall, timeout_s: float = 30.0) -> str:
     exception and a timeout are observations that begin with "Error:". A blocking function that
     outlives its timeout keeps its thread until it returns.
     """
-    return (await _all_async([_prepared(tool, call)], timeout_s))[0]
+    return (await try_tool(tool, call, timeout_s))[1]
+
+
+async def try_tool(tool: Tool, call: ToolCall, timeout_s: float = 30.0) -> tuple[bool, str]:
+    """Like `call_tool`: whether the call succeeded, and the observation."""
+    return await _one_async(_prepared(tool, call), timeout_s)
 
 
 def call_tools(
@@ -125,19 +130,22 @@ def _outcome(future: Future[Any], timeout_s: float) -> str:
 
 
 async def _all_async(prepared: Sequence[_Ready | str], timeout_s: float) -> list[str]:
-    return list(await asyncio.gather(*(_one_async(item, timeout_s) for item in prepared)))
+    return [text for _, text in await asyncio.gather(*(_one_async(item, timeout_s) for item in prepared))]
 
 
-async def _one_async(item: _Ready | str, timeout_s: float) -> str:
+async def _one_async(item: _Ready | str, timeout_s: float) -> tuple[bool, str]:
+    """Whether the call succeeded, and the observation."""
     if isinstance(item, str):
-        return item
+        return False, item
     try:
         async with asyncio.timeout(timeout_s) as limit:
-            return _safe_text(await item.start())
+            return True, to_text(await item.start())
     except TimeoutError as error:
-        return _timeout_text(timeout_s) if limit.expired() else error_text(error)
+        return False, _timeout_text(timeout_s) if limit.expired() else error_text(error)
+    except SandboxError:  # not what the policy did: the episode can't go on
+        raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool's error is an observation
-        return error_text(error)
+        return False, error_text(error)
 
 
 def _safe_text(result: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from tunix_core.contracts import Sandbox
 from tunix_core.errors import ToolError, UsageError
 
 
@@ -23,6 +24,7 @@ class Tool:
         parameters: the JSON schema of its arguments, an object.
         fn: the function, called with keywords; `def` or `async def`.
         check: arguments as the policy gave them -> keywords for `fn`; raises ToolError.
+        final: a call that succeeds ends the episode, and its result is the answer.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Tool:
     parameters: Mapping[str, Any]
     fn: Callable[..., Any]
     check: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+    final: bool = False
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -39,6 +42,17 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function itself, unchecked."""
         return self.fn(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxTool:
+    """A tool that works in a sandbox. `as_tool(it, sandbox=…)` makes it a Tool.
+
+    Attributes:
+        bind: (sandbox, **options) -> the Tool of that sandbox; it may keep state of it (a shell, an undo list).
+    """
+
+    bind: Callable[..., Tool]
 
 
 def tool(fn: Callable[..., Any] | None = None, *, name: str | None = None, description: str | None = None) -> Any:
@@ -137,8 +151,8 @@ class BaseTool:
         raise NotImplementedError(f"{type(self).__name__} must define apply or apply_async")
 
 
-def as_tool(given: Any, *, name: str | None = None) -> Tool:
-    """A Tool from a Tool, a typed function, a tool class, or an instance of one.
+def as_tool(given: Any, *, name: str | None = None, sandbox: Sandbox | None = None) -> Tool:
+    """A Tool from a Tool, a typed function, a tool class, an instance of one, or a SandboxTool.
 
     Args:
         given: a class is built as `given(name=…, description=its docstring)`.
@@ -147,6 +161,10 @@ def as_tool(given: Any, *, name: str | None = None) -> Tool:
     Raises:
         UsageError: it is none of these.
     """
+    if isinstance(given, SandboxTool):
+        if sandbox is None:
+            raise UsageError("this tool works in a sandbox; give one: as_tool(…, sandbox=sandbox)")
+        return given.bind(sandbox)
     if isinstance(given, Tool):
         return given
     if isinstance(given, type):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tunix_core.trainer.checkpoint import Checkpoints
 from tunix_core.trainer.packing import Packer, Sample
+from tunix_core.trainer.parts import Parts, make_parts
 from tunix_core.trainer.trainer import Trainer, TrainerState
 
-__all__ = ["Checkpoints", "Packer", "Sample", "Trainer", "TrainerState"]
+__all__ = ["Checkpoints", "Packer", "Parts", "Sample", "Trainer", "TrainerState", "make_parts"]

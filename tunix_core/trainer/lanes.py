@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tunix_core.config import CreditConfig
-from tunix_core.contracts import Algorithm, Outcome, Params
+from tunix_core.contracts import Algorithm, Outcome
 from tunix_core.trainer.critic import CriticLearner
 from tunix_core.trainer.outcomes import decide
 from tunix_core.trainer.packing import Packed, Packer, Sample, Unit, fresh_tokens
+from tunix_core.trainer.parts import Parts
 from tunix_core.trainer.steps import Accumulate, Sums
 from tunix_core.types import Batch
 
@@ -69,8 +70,8 @@ class Lane:
         arrays = self.arrays(batch, version)
         return arrays | {name: measure(arrays) for name, measure in self.measures.items()}
 
-    def add(self, params: Params, arrays: Arrays) -> None:
-        self.sums = self.functions.add(self.sums, params, arrays)
+    def add(self, parts: Parts, arrays: Arrays) -> None:
+        self.sums = self.functions.add(self.sums, parts, arrays)
         if self.critic:
             self.critic.add(arrays)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
@@ -9,7 +10,12 @@ import jax.numpy as jnp
 import optax
 
 from tunix_core.config import TrainerConfig
+from tunix_core.contracts import Params
 from tunix_core.errors import UsageError, did_you_mean
+from tunix_core.trainer.placing import Placing
+from tunix_core.trainer.steps import Update, make_update, sums_lie
+
+OptimizerState = tuple[Any, Any]  # what optax keeps, and how many updates were taken
 
 
 def make_schedule(config: TrainerConfig, steps: int) -> optax.Schedule:
@@ -54,3 +60,27 @@ def make_optimizer(config: TrainerConfig, schedule: optax.Schedule) -> optax.Gra
             raise UsageError(f"trainer.optimizer_options: {config.optimizer} takes no {name!r}.{hint}")
     optimizer: Any = make(learning_rate=schedule, **config.optimizer_options)
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
+
+
+def make_stepping(
+    config: TrainerConfig, steps: int, params: Params, labels: Sequence[str], placing: Placing
+) -> tuple[OptimizerState, Update]:
+    """The optimizer's first state for these parameters, and the update that moves both.
+
+    Args:
+        steps: of the whole run, for the schedule.
+        labels: of the sums the update is given.
+
+    Raises:
+        UsageError: as `make_optimizer` does.
+    """
+    schedule = make_schedule(config, steps)
+    optimizer = make_optimizer(config, schedule)
+    state, lies = placing.optimizer(optimizer, params)
+
+    def outputs(whole: Any) -> Any:
+        own = placing.shardings(params)
+        return own, lies, whole, dict.fromkeys(labels, sums_lie(own, whole)), whole
+
+    taken = placing.whole(jnp.zeros((), jnp.int32))
+    return (state, taken), make_update(optimizer, schedule, outputs, placing)

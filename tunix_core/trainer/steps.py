@@ -17,6 +17,8 @@ import optax
 from tunix_core.algorithms import masked_sum
 from tunix_core.contracts import Algorithm, LossTerms, Model, Params, Remat
 from tunix_core.trainer.logprobs import token_logprobs
+from tunix_core.trainer.parts import Parts
+from tunix_core.trainer.placing import HERE, Placing
 
 Array = jax.Array
 Arrays = Mapping[str, Any]
@@ -27,7 +29,7 @@ class Sums(NamedTuple):
     """What micro-batches add up to, for one loss.
 
     Attributes:
-        gradient: of the numerator; a pytree like the parameters.
+        gradient: of the numerator; a pytree like the trained parameters.
         numerator, denominator: scalars.
         metrics: (sum, count) by name.
         maxima: scalars >= 0 by name.
@@ -41,29 +43,34 @@ class Sums(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What an update tells: `applied` is 0 when the step was skipped."""
+    """What an update tells: `applied` is 0 when the step was skipped, `broken` 1 when that was for its gradient."""
 
     gradient_norm: Array
     learning_rate: Array
     applied: Array
+    broken: Array
     numerators: dict[str, Array]
     denominators: dict[str, Array]
     metrics: dict[str, dict[str, Sum]]
     maxima: dict[str, dict[str, Array]]
 
 
+Zeros = Callable[[Arrays], Sums]
+Add = Callable[[Sums, Parts, Arrays], Sums]
+
+
 class Accumulate(NamedTuple):
     """One loss's part of a step. `batch` has the arrays of types.Batch and what the loss needs besides.
 
     Attributes:
-        zeros: (params, batch) -> zero sums for a batch of these shapes.
-        add: (sums, params, batch) -> sums with the batch's added. Jitted; the sums given are donated.
+        zeros: batch -> zero sums for a batch of these shapes.
+        add: (sums, parts, batch) -> sums with the batch's added. Jitted; the sums given are donated.
         count: (denominator, batch) -> the denominator with the batch's added, nothing else computed:
             for samples that have no gradient. Jitted.
     """
 
-    zeros: Callable[[Params, Arrays], Sums]
-    add: Callable[[Sums, Params, Arrays], Sums]
+    zeros: Zeros
+    add: Add
     count: Callable[[Array, Arrays], Array]
 
 
@@ -89,11 +96,17 @@ def token_values(model: Model, params: Mapping[str, Params], batch: Arrays, rema
 
 
 def make_accumulate(
-    model: Model, algorithm: Algorithm, old_logp: str = "behaviour", remat: Remat = "none"
+    model: Model,
+    algorithm: Algorithm,
+    parts: Parts,
+    old_logp: str = "behaviour",
+    placing: Placing = HERE,
+    remat: Remat = "none",
 ) -> Accumulate:
     """What accumulates an algorithm's micro-batches. `batch` also has "fresh", bool, and "staleness" [R, T].
 
     Args:
+        parts: parameters like those to come.
         old_logp: "behaviour", or "proximal": the batch's "old_logp", or without one, since nothing was
             updated yet, the log-probabilities themselves.
         remat: as in `Model.forward`.
@@ -118,49 +131,65 @@ def make_accumulate(
         unused = dict.fromkeys(("entropy", "reference_logp"), jnp.zeros_like(batch["behaviour_logp"]))
         return denominator + terms_of(batch["behaviour_logp"], {**unused, **batch}).denominator
 
-    return Accumulate(*accumulation(terms), jax.jit(count))
+    counting = placing.jit(count, lambda whole: whole)
+    zeros, add = accumulation(terms, parts, placing)
+    return Accumulate(zeros, add, lambda denominator, batch: counting(denominator, placing.batch(batch)))
 
 
-def accumulation(terms: Terms) -> tuple[Callable[[Params, Arrays], Sums], Callable[[Sums, Params, Arrays], Sums]]:
-    """`zeros` and `add` of `Accumulate` for any loss of parameters and a batch."""
+def accumulation(terms: Terms, parts: Parts, placing: Placing) -> tuple[Zeros, Add]:
+    """`zeros` and `add` of `Accumulate` for any loss of parameters like those of `parts` and a batch."""
 
-    def numerator(params: Params, batch: Arrays) -> tuple[Array, Sums]:
-        found = terms(params, batch)
+    def numerator(trained: Params, parts: Parts, batch: Arrays) -> tuple[Array, Sums]:
+        found = terms(parts.having(trained).whole, batch)
         return found.numerator, Sums(None, found.numerator, found.denominator, dict(found.metrics), dict(found.maxima))
 
-    def add(sums: Sums, params: Params, batch: Arrays) -> Sums:
-        (_, one), gradient = jax.value_and_grad(numerator, has_aux=True)(params, batch)
+    def add(sums: Sums, parts: Parts, batch: Arrays) -> Sums:
+        (_, one), gradient = jax.value_and_grad(numerator, has_aux=True)(parts.trained, parts, batch)
         total = jax.tree.map(jnp.add, sums, one._replace(gradient=gradient))
         return total._replace(maxima=jax.tree.map(jnp.maximum, sums.maxima, one.maxima))
 
-    def zeros(params: Params, batch: Arrays) -> Sums:
-        _, shapes = jax.eval_shape(numerator, params, batch)
-        return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes._replace(gradient=params))
+    def zeros(batch: Arrays) -> Sums:
+        _, shapes = jax.eval_shape(numerator, parts.trained, parts, batch)
+        shapes = shapes._replace(gradient=parts.trained)
+        return placing.jit(lambda: jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes), lies)()
 
-    return zeros, jax.jit(add, donate_argnums=0)
+    lies = partial(sums_lie, placing.shardings(parts.trained))
+    adding = placing.jit(add, lies, donate_argnums=0)
+    return zeros, lambda sums, parts, batch: adding(sums, parts, placing.batch(batch))
 
 
-def make_update(optimizer: optax.GradientTransformation, schedule: optax.Schedule) -> Update:
+def sums_lie(params: Any, whole: Any) -> Sums:
+    """The shardings of `Sums`, given those of the parameters."""
+    return Sums(params, whole, whole, whole, whole)
+
+
+def make_update(
+    optimizer: optax.GradientTransformation, schedule: optax.Schedule, lies: Callable[[Any], Any], placing: Placing
+) -> Update:
     """The jitted optimizer step.
 
     (params, optimizer state, updates taken, sums by algorithm, share by algorithm) -> (new params, new
     state, new count, zero sums, report). The gradient is Σ share · Σ gradient / Σ denominator. Without
     a denominator, or with a gradient that is not finite, nothing changes. State and sums are donated;
     the old parameters are not, since an engine may still read them.
+
+    Args:
+        lies: the sharding of what is whole -> that of everything an update gives.
     """
 
-    @partial(jax.jit, donate_argnums=(1, 3))
     def update(params: Params, state: Any, taken: Array, sums: dict[str, Sums], shares: Mapping[str, Any]) -> Any:
         scales = {k: shares[k] / jnp.where(s.denominator > 0, s.denominator, 1.0) for k, s in sums.items()}
         parts = [jax.tree.map(lambda g, scale=scales[k]: g * scale, s.gradient) for k, s in sums.items()]
         gradient = jax.tree.map(lambda *g: sum(g[1:], g[0]), *parts)
         norm = optax.tree.norm(gradient)
-        good = jnp.isfinite(norm) & (sum(s.denominator for s in sums.values()) > 0)
+        finite, trained = jnp.isfinite(norm), ~(sum(s.denominator for s in sums.values()) <= 0)
+        good = finite & trained
         steps, stepped = optimizer.update(gradient, state, params)
         report = Report(
             norm,
             jnp.asarray(schedule(taken), jnp.float32),
             good,
+            trained & ~finite,
             {k: s.numerator for k, s in sums.items()},
             {k: s.denominator for k, s in sums.items()},
             {k: s.metrics for k, s in sums.items()},
@@ -171,4 +200,4 @@ def make_update(optimizer: optax.GradientTransformation, schedule: optax.Schedul
         )
         return params, state, taken + good, jax.tree.map(jnp.zeros_like, sums), report
 
-    return update
+    return placing.jit(update, lies, donate_argnums=(1, 3))

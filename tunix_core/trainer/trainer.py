@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tunix_core.config import SuiteConfig, TrainerConfig
-from tunix_core.contracts import Algorithm, Model, Params, Weights
+from tunix_core.contracts import Adapters, Algorithm, Layout, Model, Params, Weights
 from tunix_core.errors import UsageError
 from tunix_core.trainer.critic import CriticLearner
+from tunix_core.trainer.health import Health, Keep, drop
 from tunix_core.trainer.lanes import Arrays, Lane, Measure, Member, Part, arrays_of
 from tunix_core.trainer.logprobs import token_logprobs
-from tunix_core.trainer.optimizer import make_optimizer, make_schedule
+from tunix_core.trainer.optimizer import make_stepping
 from tunix_core.trainer.outcomes import decide, outcome_of
 from tunix_core.trainer.packing import Packer, Sample, empty_batch
-from tunix_core.trainer.steps import Report, forward_arrays, make_accumulate, make_update
+from tunix_core.trainer.parts import Parts, make_parts
+from tunix_core.trainer.placing import Placing
+from tunix_core.trainer.steps import Report, forward_arrays, make_accumulate
 from tunix_core.trainer.tally import Tally, explained_variance, losses, means, updates
 from tunix_core.types import Batch, Group
 
@@ -29,7 +31,7 @@ class TrainerState:
     """What a trainer is between two steps.
 
     Attributes:
-        params: pytree of arrays.
+        params: pytree of arrays, what is trained: of adapters these alone.
         optimizer: pytree of arrays; what optax keeps, and how many updates it took; critics and adaptive
             numbers, where there are any.
         version: the policy version of `params`.
@@ -56,6 +58,10 @@ class Trainer:
         temperatures: at which each suite samples; 1 where not given.
         reference: the model, with its weights, that an algorithm's `needs_reference` means; None: the
             policy with `params`.
+        adapters: trained in the place of `params`, which then stay as they are.
+        layout: how parameters, optimizer state, sums and batches lie on a mesh; None: the default device.
+        reference_layout: the same for the reference; None: `layout`.
+        keep: given the version and the groups of a step whose gradient was not finite.
         version: the policy version of `params`.
 
     Raises:
@@ -74,20 +80,29 @@ class Trainer:
         suites: Sequence[SuiteConfig] = (),
         temperatures: Mapping[str, float] | None = None,
         reference: tuple[Model, Params] | None = None,
+        adapters: Adapters | None = None,
+        layout: Layout | None = None,
+        reference_layout: Layout | None = None,
+        keep: Keep = drop,
         version: int = 0,
     ) -> None:
         self.version = version
-        self._model, self._config, self._steps = model, config, steps
+        self._config, self._steps, self._placing = config, steps, Placing(layout)
         self._suites = {suite: SuiteConfig("", suite) for suite in algorithms} | {s.name: s for s in suites}
         self._temperatures = _checked(temperatures or {})
-        self._params = jax.tree.map(jnp.asarray, params)
-        self._reference = _reference(model, self._params, reference)
-        schedule = make_schedule(config, steps)
-        optimizer = make_optimizer(config, schedule)
-        self._optimizer = jax.jit(optimizer.init)(self._params), jnp.zeros((), jnp.int32)
-        self._update = make_update(optimizer, schedule)
+        self._model = model if adapters is None else adapters.model
+        params = self._placing.params(params)
+        parts = make_parts(params, config.master, adapters)
+        self._parts = parts.having(self._placing.params(parts.trained))
+        elsewhere = self._placing if reference_layout is None else Placing(reference_layout)
+        reference = _checked_reference(model, reference) or (model, params)
+        if any(algorithm.needs_reference for algorithm in algorithms.values()):  # else the first weights may go
+            self._reference = self._brought(_reference(*reference, elsewhere), elsewhere)
+        self._shown = _shown(self._parts, adapters, self._placing)
         self._lanes = self._make_lanes(algorithms)
-        self._tally = Tally()
+        labels = [lane.label for lane in self._distinct()]
+        self._optimizer, self._update = make_stepping(config, steps, self._parts.trained, labels, self._placing)
+        self._tally, self._health = Tally(), Health(config, keep)
 
     def accumulate(self, group: Group) -> None:
         """Takes a group's survivors; computes gradients whenever a micro-batch is full.
@@ -98,6 +113,7 @@ class Trainer:
         lane, credit = self._lanes[group.suite], self._suites[group.suite].credit
         lane.groups += 1
         self._tally.groups += 1
+        self._health.take(group)
         members = self._members(group, lane)
         if lane.waits:
             kept = [m for m in members if m.outcome.tokens and self._fits(lane, m.sample)]
@@ -114,6 +130,10 @@ class Trainer:
 
         `version` goes up by one in any case. Where no token was trained or the gradient is not
         finite, the parameters stay as they are and the metric "skipped" is 1.
+
+        Raises:
+            NotFinite: the gradient of several steps in a row was not finite.
+            Disagreement: trainer and engine give the same tokens other log-probabilities.
         """
         metrics = dict[str, float]()
         parts: list[list[tuple[Lane, Part]]] = [[] for _ in range(self._config.minibatches)]
@@ -123,13 +143,15 @@ class Trainer:
         reports = self._pass_over(parts)
         metrics |= self._adapt(reports)
         shares, tally, self._tally = self._shares(reset=True), self._tally, Tally()
-        self.version += 1
         counts = tally.metrics(self._config.rows * self._config.row_tokens)
-        return {**losses(reports, shares), **means(reports), **updates(reports), **metrics, **counts}
+        found = {**losses(reports, shares), **means(reports), **updates(reports), **metrics, **counts}
+        found |= self._health.check(self.version, reports, found)
+        self.version += 1
+        return found
 
     def weights(self) -> Weights:
-        """The newest parameters and their version. What was given before stays valid."""
-        return Weights(self.version, self._params)
+        """The newest parameters, or adapters alone, and their version. What was given before stays valid."""
+        return Weights(self.version, self._shown(self._parts.trained))
 
     def state(self) -> TrainerState:
         """For a checkpoint, between `apply` and the next `accumulate`.
@@ -137,14 +159,17 @@ class Trainer:
         Groups accumulated since the last `apply` are not in it: they count as untrained. The
         optimizer's arrays are valid until the next `apply`.
         """
+        params, optimizer = self._placing.gathered(self._state())
+        return TrainerState(params, optimizer, self.version)
+
+    def _state(self) -> tuple[Params, Any]:
         lanes = {f"lane{i}": lane.state() for i, lane in enumerate(self._distinct()) if lane.state()}
-        return TrainerState(self._params, (*self._optimizer, lanes) if lanes else self._optimizer, self.version)
+        return self._parts.trained, (*self._optimizer, lanes) if lanes else self._optimizer
 
     def restore(self, state: TrainerState) -> None:
         """Goes on from a state of the same shapes."""
-        self._params = jax.tree.map(jnp.asarray, state.params)
-        optimizer, taken, *lanes = jax.tree.map(jnp.asarray, state.optimizer)
-        self._optimizer = optimizer, taken
+        params, (optimizer, taken, *lanes) = self._placing.like(self._state(), (state.params, state.optimizer))
+        self._parts, self._optimizer = self._parts.having(params), (optimizer, taken)
         for i, lane in enumerate(self._distinct()):
             if lane.state():
                 lane.restore(lanes[0][f"lane{i}"])
@@ -152,16 +177,16 @@ class Trainer:
 
     def warm_up(self) -> None:
         """Compiles what a step runs; to be called before the first group. Changes nothing."""
-        params, padding = self._params, empty_batch(self._config.rows, self._config.row_tokens)
+        parts, padding = self._parts, empty_batch(self._config.rows, self._config.row_tokens)
         for lane in self._distinct():
             arrays = lane.measured(padding, self.version)
             if lane.critic:
                 arrays["returns"] = padding.advantages
-            lane.add(params, arrays)
+            lane.add(parts, arrays)
             if lane.algorithm.idle_at_zero and not lane.waits:
                 lane.count(lane.arrays(padding, self.version))
         jax.block_until_ready(self._step({lane.label: 0.0 for lane in self._distinct()}))
-        self._params = params
+        self._parts = parts
 
     # ---- lanes ----
     def _make_lanes(self, algorithms: Mapping[str, Algorithm]) -> dict[str, Lane]:
@@ -184,18 +209,21 @@ class Trainer:
                 'trainer.old_logp = "behaviour": set it to "proximal", or leave the correction out'
             )
         critic, adaptive = None, {each.name: each.start for each in algorithm.adaptive}
-        functions = make_accumulate(self._model, algorithm, config.old_logp, config.remat)
+        functions = make_accumulate(
+            self._model, algorithm, self._parts, config.old_logp, self._placing, remat=config.remat
+        )
         padding = empty_batch(config.rows, config.row_tokens)
         computed = ("reference_logp", "old_logp", "old_values", "returns")
         shapes = arrays_of(padding, 0) | dict.fromkeys(computed, padding.behaviour_logp) | adaptive
         if algorithm.critic:
-            critic = CriticLearner(self._model, algorithm.critic, self._params, config, self._steps, shapes)
+            how = config, self._steps, shapes, self._placing
+            critic = CriticLearner(self._model, algorithm.critic, self._parts.whole, *how)
         return Lane(
             label=label,
             algorithm=algorithm,
             weight=weight,
             functions=functions,
-            sums=functions.zeros(self._params, shapes),
+            sums=functions.zeros(shapes),
             packer=Packer(config.rows, config.row_tokens, config.share_prefix),
             idle=Packer(config.rows, config.row_tokens),
             measures=self._measures(algorithm, critic),
@@ -209,11 +237,15 @@ class Trainer:
         if algorithm.needs_reference:
             found["reference_logp"] = self._reference
         if self._config.old_logp == "proximal" and self._several_updates:
-            measure = _logprobs(self._model)
-            found["old_logp"] = lambda arrays: measure(self._params, arrays)
+            measure = _logprobs(self._model, self._placing)
+            found["old_logp"] = lambda arrays: measure(self._parts, arrays)
         if critic:
             found["old_values"] = critic.values
         return found
+
+    def _brought(self, measure: Measure, placing: Placing) -> Measure:
+        """What is measured on other devices, by way of the host."""
+        return measure if placing == self._placing else lambda arrays: np.asarray(measure(arrays))
 
     @property
     def _several_updates(self) -> bool:
@@ -259,7 +291,9 @@ class Trainer:
     def _add(self, lane: Lane, batch: Batch | None) -> None:
         if batch is not None:
             self._tally.batch(batch, self.version)
-            lane.add(self._params, lane.measured(batch, self.version))
+            lane.add(self._parts, lane.measured(batch, self.version))
+            # Its thread has nothing else to do, and whoever times this call wants to know when it computed.
+            jax.block_until_ready(lane.sums.denominator)
 
     def _count(self, lane: Lane, batch: Batch | None) -> None:
         if batch is not None:
@@ -286,7 +320,7 @@ class Trainer:
                 continue  # fewer groups than minibatches
             for lane, mine in part:
                 for _, arrays in mine:
-                    lane.add(self._params, arrays if not reports else _no_longer_fresh(arrays))
+                    lane.add(self._parts, arrays if not reports else _no_longer_fresh(arrays))
             reports.append(jax.device_get(self._step(self._shares())))
         return reports
 
@@ -294,8 +328,8 @@ class Trainer:
         lanes = self._distinct()
         sums = {lane.label: lane.sums for lane in lanes}
         state, taken = self._optimizer
-        self._params, state, taken, sums, report = self._update(self._params, state, taken, sums, shares)
-        self._optimizer = state, taken
+        params, state, taken, sums, report = self._update(self._parts.trained, state, taken, sums, shares)
+        self._parts, self._optimizer = self._parts.having(params), (state, taken)
         for lane in lanes:
             lane.sums = sums[lane.label]
             if lane.critic:
@@ -338,19 +372,29 @@ def _no_longer_fresh(arrays: Arrays) -> Arrays:
     return arrays | {"fresh": np.zeros_like(arrays["fresh"])}
 
 
-def _logprobs(model: Model) -> Callable[[Params, Arrays], jax.Array]:
-    """(params, a batch's arrays) -> log-probabilities [R, T]. Jitted; compiled when first used."""
-    measure = jax.jit(lambda params, batch: token_logprobs(model, params, batch)[0])
-    return lambda params, arrays: measure(params, forward_arrays(arrays))
+def _shown(parts: Parts, adapters: Adapters | None, placing: Placing) -> Callable[[Params], Params]:
+    """From what is trained to what `weights` gives: nothing is copied where the model computes with just that."""
+    if adapters is not None or parts.all_as_computed:
+        return placing.gathered
+    cast = placing.jit(lambda trained: parts.having(trained).whole, lambda _: placing.shardings(parts.trained))
+    return lambda trained: placing.gathered(cast(trained))
 
 
-def _reference(model: Model, params: Params, other: tuple[Model, Params] | None) -> Measure:
-    if other is None:
-        other = model, params
-    if other[0].vocab_size != model.vocab_size:
+def _logprobs(model: Model, placing: Placing) -> Callable[[Parts, Arrays], jax.Array]:
+    """(parameters, a batch's arrays) -> log-probabilities [R, T]. Jitted; compiled when first used."""
+    measure = placing.jit(lambda parts, batch: token_logprobs(model, parts.whole, batch)[0], lambda whole: whole)
+    return lambda parts, arrays: measure(parts, placing.batch(forward_arrays(arrays)))
+
+
+def _checked_reference(model: Model, reference: tuple[Model, Params] | None) -> tuple[Model, Params] | None:
+    if reference and reference[0].vocab_size != model.vocab_size:
         raise UsageError(
-            f"the reference has a vocabulary of {other[0].vocab_size} tokens, the policy of {model.vocab_size}: "
+            f"the reference has a vocabulary of {reference[0].vocab_size} tokens, the policy of {model.vocab_size}: "
             "trainer.reference must name a model with the policy's tokenizer"
         )
-    measure, frozen = _logprobs(other[0]), jax.tree.map(jnp.asarray, other[1])
+    return reference
+
+
+def _reference(model: Model, params: Params, placing: Placing) -> Measure:
+    measure, frozen = _logprobs(model, placing), make_parts(placing.params(params), "model")
     return lambda arrays: measure(frozen, arrays)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tunix_core.weights.store import WeightStore
+from tunix_core.weights.store import WeightStore, as_it_is, laid, merged
 
-__all__ = ["WeightStore"]
+__all__ = ["WeightStore", "as_it_is", "laid", "merged"]

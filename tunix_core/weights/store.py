@@ -3,9 +3,41 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
-from tunix_core.contracts import Params, Weights
+import jax
+
+from tunix_core.contracts import Adapters, Layout, Params, Weights
 from tunix_core.errors import UsageError
+
+
+def as_it_is(params: Params) -> Params:
+    """Readers compute where, and with what, the publisher does."""
+    return params
+
+
+def laid(layout: Layout) -> Callable[[Params], Params]:
+    """Re-shards what is published as the readers need it. Nothing is copied where it lies so already.
+
+    Args:
+        layout: of the readers' mesh; it need not share a device with the publisher's.
+    """
+    return lambda params: jax.device_put(params, layout.of(params))
+
+
+def merged(adapters: Adapters, params: Params, layout: Layout | None = None) -> Callable[[Params], Params]:
+    """Takes adapters as they are published, and merges them into parameters that stay with the readers.
+
+    Args:
+        params: of the model without adapters.
+        layout: as for `laid`; None: the default device.
+    """
+    if layout is None:
+        merge = jax.jit(adapters.merge)
+        return lambda published: merge(published, params)
+    lies = layout.of(params)
+    base, merge = jax.device_put(params, lies), jax.jit(adapters.merge, out_shardings=lies)
+    return lambda published: merge(jax.device_put(published, layout.of(published)), base)
 
 
 class WeightStore:
@@ -17,15 +49,18 @@ class WeightStore:
     Args:
         version: the policy version of `params`, at least 0.
         params: a pytree of arrays.
+        arrange: what is published -> what is read: laid on the readers' devices, adapters merged. It is called
+            by the publisher, once for each publication.
 
     Raises:
         UsageError: the version is negative.
     """
 
-    def __init__(self, version: int, params: Params) -> None:
+    def __init__(self, version: int, params: Params, arrange: Callable[[Params], Params] = as_it_is) -> None:
         if version < 0:
             raise UsageError(f"weights: version {version} was given; versions count from 0")
-        self._latest = Weights(version, params)
+        self._arrange = arrange
+        self._latest = Weights(version, arrange(params))
         self._lock = threading.Lock()
 
     def publish(self, version: int, params: Params) -> None:
@@ -36,7 +71,7 @@ class WeightStore:
                     f"weights: version {version} was published after version {self._latest.version}; "
                     "versions only grow, so publish a higher one"
                 )
-            self._latest = Weights(version, params)
+            self._latest = Weights(version, self._arrange(params))
 
     def latest(self) -> Weights:
         """The newest version and its parameters, always of one publication."""

@@ -15,7 +15,7 @@ import pytest
 
 from tunix_core import run
 from tunix_core.cli import main
-from tunix_core.config import RewardConfig, RunConfig
+from tunix_core.config import RewardConfig, RunConfig, SandboxConfig
 from tunix_core.errors import CheckpointError, EngineError, NoSignal
 
 PLUGIN = """
@@ -267,6 +267,7 @@ def test_eval_resolves_names_and_passes_options(tunix: Tunix, plugin: str, monke
         "temperature": 0.5,
         "split": "eval",
         "max_tokens": 64,
+        "sandbox": SandboxConfig(),
     }
     out = tunix(*arguments).out
     assert "parts env" in out and "0.25" in out and "–" in out

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunix_core.config import (
+    CurriculumConfig,
     PluginsConfig,
     RewardConfig,
     RunConfig,
@@ -82,6 +83,7 @@ def test_a_file_becomes_the_tree() -> None:
         ("suite.sums.options.level=hard", "suites.1.options", {"level": "hard"}),
         ('suite.sums.rewards=["mine/x"]', "suites.1.rewards", (RewardConfig("mine/x"),)),
         ("suite.sums.name=v1.5", "suites.1.name", "v1.5"),
+        ("suite.sums.curriculum=curricula/frontier", "suites.1.curriculum", CurriculumConfig("curricula/frontier")),
     ],
 )
 def test_an_override_reaches_its_key(override: str, path: str, value: object) -> None:
@@ -123,6 +125,19 @@ def test_overrides_reach_a_suite_whose_name_has_dots() -> None:
         ("rewards = []", "rewards = []", r"must list at least one part"),
         ("min_group = 5", "min_group = 5", r"between 1 and group_size \(4\), and is 5"),
         ("max_turns = 0", "max_turns = 0", r"max_turns must be at least 1"),
+        ("oversample = -1", "oversample = -1", r"oversample must be at least 0, and is -1"),
+        ("oversample = 1\n[scheduler]\nmode = 'on_policy'", "oversample = 1", r"keeps the samples that end first"),
+        ("refill_limit = 0", "refill_limit = 0", r"refill_limit must be at least 1, and is 0"),
+        (
+            "zero_variance = 'drop'",
+            "zero_variance = 'drop'",
+            r"one of 'keep', 'refill', and is the string 'drop'",
+        ),
+        ("curriculum = ''", "curriculum = ''", r"a curriculum needs an id"),
+        ("[scheduler]\nsuite_patience_s = 0", "suite_patience_s = 0", r"suite_patience_s must be above 0"),
+        ("[scheduler]\nmax_debt_steps = -1", "max_debt_steps = -1", r"max_debt_steps must be at least 0"),
+        ("[scheduler]\non_starved = 'stop'", "on_starved = 'stop'", r"must be one of 'end', 'drop'"),
+        ("[eval]\nevery_steps = 5", "every_steps = 5", r"eval.every_steps needs eval.n"),
         ("max_abandoned = -1", "max_abandoned = -1", r"max_abandoned must be at least 0"),
         ("learning_weight = -1", "learning_weight = -1", r"learning_weight must be at least 0, and is -1"),
         ("credit.discount = 1.5", "credit.discount = 1.5", r"credit.discount must be in \[0, 1\], and is 1.5"),
@@ -261,10 +276,13 @@ def test_a_dumped_config_is_read_back_equal(config: RunConfig) -> None:
 
 def test_a_dumped_config_holds_the_defaults_too() -> None:
     table = tomllib.loads(dump_config(load_config(None, text=WHOLE)))
-    optional = {field.name for field in fields(SuiteConfig) if field.default is None}
-    assert set(table) == {field.name for field in fields(RunConfig)} - {"suites"} | {"suite"}
-    assert set(table["suite"][0]) == {field.name for field in fields(SuiteConfig)} - optional
-    assert set(table["trainer"]) == {field.name for field in fields(TrainerConfig)}
+
+    def given(kind: type) -> set[str]:
+        return {field.name for field in fields(kind) if field.default is not None}
+
+    assert set(table) == given(RunConfig) - {"suites"} | {"suite"}
+    assert set(table["suite"][0]) == given(SuiteConfig)
+    assert set(table["trainer"]) == given(TrainerConfig)
 
 
 def test_an_option_without_a_toml_form_is_refused() -> None:

@@ -22,7 +22,7 @@ from tunix_core.models.decoder import DecoderModel
 from tunix_core.weights import WeightStore
 
 VOCAB = 64
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 class Letters:
@@ -164,7 +164,7 @@ def compiled_once() -> Iterator[None]:
         return known[id(model), sizes]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tunix_core.engine.engine.FIRST_PIECE", 16)  # so that caches here lie in several, too
+        patch.setattr("tunix_core.engine.engine.FIRST_PIECE", 24)  # so that caches here lie in several, too
         patch.setattr("tunix_core.engine.worker.compile_programs", compile_once)
         yield
 

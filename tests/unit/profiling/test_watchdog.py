@@ -39,14 +39,15 @@ def watched(check: Callable[[Watchdog, Clock, list[Any]], None]) -> None:
     asyncio.run(main())
 
 
-def test_the_lag_is_how_late_each_beat_was() -> None:
+def test_the_lag_is_how_late_each_beat_was_or_would_have_been() -> None:
     def check(dog: Watchdog, clock: Clock, _: list[Any]) -> None:
         for index in range(100):
             clock.now += BEAT_S + (0.2 if index == 50 else 0.001)
             dog.beat()
         found = dog.statistics()
         assert found["lag_ms_p50"] == pytest.approx(1.0) and found["lag_ms_max"] == pytest.approx(200.0)
-        assert found["lag_ms_p99"] == pytest.approx(200.0) and found["held_up"] == 0
+        assert found["lag_ms_p99"] == pytest.approx(180.0), "ten beats fell into that hold"
+        assert found["held_up"] == 0
         assert dog.statistics()["lag_ms_max"] == 0.0, "each beat is told once"
 
     watched(check)

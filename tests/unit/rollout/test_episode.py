@@ -22,6 +22,8 @@ from tunix_core.types import Failure, Message, Opening, SampleId, Score, StepRes
 class Env:
     """Scripted: gives the results it was told to; an exception in the script is raised, a float is slept."""
 
+    sandbox = None
+
     def __init__(self, *results: Any, opening: Any = None) -> None:
         self.results, self.closed, self.actions = list(results), 0, []
         self.opening = opening or Opening((Message.of("user", "hello"),), info={"map": 1})

@@ -26,6 +26,8 @@ from tunix_core.types import Message, Opening, Score, StepResult, Task
 class Env:
     """One step of random length; fails now and then."""
 
+    sandbox = None
+
     def __init__(self, draws: random.Random, failing: float) -> None:
         self.draws, self.failing, self.steps = draws, failing, 0
 

@@ -36,6 +36,7 @@ class FakeHandle:
     opener: FakeOpener
     task: Task
     steps: int = 0
+    sandbox: None = None
 
     async def reset(self, seed: int) -> Opening:
         self.opener.resets.append((self.task.id, seed))

@@ -32,6 +32,16 @@ def test_a_suite_is_started_as_early_as_its_time_asks_for(group_s, step_s, bound
     assert concurrency.lead("a", bound) == min(bound, math.ceil(group_s / step_s) + 1)
 
 
+def test_what_takes_longer_than_a_step_waits_and_the_bound_lasts_is_too_old_at_its_end():
+    concurrency = Concurrency({"a": 8}, 256)
+    assert not concurrency.outlasts("a", 2, 60.0)
+    concurrency.group("a", 100.0)
+    concurrency.step(10.0)
+    assert concurrency.outlasts("a", 2, 60.0)
+    assert not concurrency.outlasts("a", 2, 120.0), "a step waits for it"
+    assert not concurrency.outlasts("a", 10, 60.0), "it is within the bound"
+
+
 def test_episodes_in_flight_are_rate_times_latency():
     concurrency = Concurrency({"a": 8}, 256)
     for _ in range(3):
@@ -73,16 +83,16 @@ def test_an_engine_that_waits_for_work_gets_more_up_to_the_bound():
 
 
 def test_a_moderate_queue_is_left_alone_unless_the_cache_is_lost():
-    engine = Engine(queued=32.0, cached_tokens=0.0, prefill_tokens=0.0)
+    engine = Engine(queued=64.0, cached_tokens=0.0, prefill_tokens=0.0)
     concurrency = Concurrency({"a": 8}, 1000, slots=32, engine=engine)
     for look in range(20):
-        engine.numbers = {"queued": 32.0, "cached_tokens": 900.0 * look, "prefill_tokens": 100.0 * look}
+        engine.numbers = {"queued": 64.0, "cached_tokens": 900.0 * look, "prefill_tokens": 100.0 * look}
         concurrency.look(float(look), 1000)
     assert concurrency.limit == 1000
     cached, computed = 900.0 * 19, 100.0 * 19
     for look in range(20, 60):
         cached, computed = cached + 100, computed + 900
-        engine.numbers = {"queued": 32.0, "cached_tokens": cached, "prefill_tokens": computed}
+        engine.numbers = {"queued": 64.0, "cached_tokens": cached, "prefill_tokens": computed}
         concurrency.look(float(look), 1000)
     assert concurrency.limit < 500
 

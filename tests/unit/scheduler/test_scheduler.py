@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -109,15 +110,19 @@ def check_promises(bench, groups, bound, max_debt):
     assert bench.most_members <= bench.config.max_episodes
 
 
-def test_the_mix_holds_when_latencies_differ_ten_thousandfold():
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (3.0, 2.0, 1.0)])
+def test_the_mix_holds_when_latencies_differ_ten_thousandfold(weights):
     openers = {
         "fast": FakeOpener(lambda _: 0.001, turns=1),
         "slow": FakeOpener(lambda _: 0.1, turns=1),
         "slowest": FakeOpener(lambda _: 10.0, turns=1),
     }
-    bench = Bench(openers, dict.fromkeys(openers, 1.0), 24, SchedulerConfig())
+    bench = Bench(openers, dict(zip(openers, weights, strict=True)), 24, SchedulerConfig())
     run(bench.train(50), timeout_s=1e6)
     assert bench.scheduler.mix_error() <= 0.02
+    for first in range(0, 41):
+        window = Counter(group.suite for version, group in bench.trained if first <= version < first + 10)
+        assert bench.mixture.error(window) <= 0.05
 
 
 def test_on_policy_trains_only_what_the_current_version_sampled():

@@ -1,0 +1,1 @@
+"""SWE-bench for Tunix Core: a policy works in a repository and is graded on hidden tests."""

@@ -1,0 +1,49 @@
+"""What one episode opened of sandboxes, so that all of it is closed with the episode."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from tunix_core.contracts import Sandbox, Sandboxes, SandboxRequest
+from tunix_core.errors import SandboxError
+
+
+class Borrowed:
+    """The run's sandboxes as one episode has them; satisfies `contracts.Sandboxes`.
+
+    Args:
+        provider: who opens them.
+    """
+
+    def __init__(self, provider: Sandboxes) -> None:
+        self._provider = provider
+        self.isolates = provider.isolates
+        self._opened: list[Sandbox] = []
+        self._ended = False
+
+    async def start(self) -> str:
+        return await self._provider.start()
+
+    async def open(self, request: SandboxRequest) -> Sandbox:
+        if self._ended:
+            raise SandboxError("the episode is over; it can't open another sandbox", retry=False)
+        sandbox = await self._provider.open(request)
+        self._opened.append(sandbox)
+        if self._ended:  # it ended while this one was opening
+            await self.aclose()
+            raise SandboxError("the episode ended while its sandbox was opening", retry=False)
+        return sandbox
+
+    @property
+    def first(self) -> Sandbox | None:
+        """The first that was opened and is not closed."""
+        return next((sandbox for sandbox in self._opened if not sandbox.closed), None)
+
+    async def aclose(self) -> None:
+        """Closes what the episode opened; the provider goes on."""
+        self._ended = True
+        await asyncio.gather(*(sandbox.close() for sandbox in self._opened))
+
+    def statistics(self) -> Mapping[str, float]:
+        return self._provider.statistics()
