@@ -8,7 +8,7 @@ PACKAGES := plugins/algorithms plugins/curricula plugins/engines plugins/models 
 	env_packages/games env_packages/math env_packages/swebench
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 
-.PHONY: setup quickstart test test-all check docs bench-engine bench-pipeline bench-sandbox clean
+.PHONY: setup quickstart test test-all check docs bench-engine bench-pipeline bench-sandbox bench-trainer clean
 
 setup: $(VENV)/.done
 
@@ -42,6 +42,14 @@ bench-engine: setup
 # One scenario: make bench-pipeline ONLY="--only mix"; a first look: ONLY=--quick
 bench-pipeline: setup
 	"$(BIN)/python" benchmarks/pipeline.py $(ONLY)
+
+# One scenario: make bench-trainer ONLY="--only gemm". Peers that can't be installed are said; the rest is measured.
+bench-trainer: setup
+	test -x "$(BENCH_PEERS)/torch/bin/python" || $(PYTHON) -m venv "$(BENCH_PEERS)/torch"
+	-"$(BENCH_PEERS)/torch/bin/python" -m pip install --quiet --disable-pip-version-check torch==2.13.0 trl==1.16.0
+	test -x "$(BENCH_PEERS)/tunix/bin/python" || $(PYTHON) -m venv "$(BENCH_PEERS)/tunix"
+	-"$(BENCH_PEERS)/tunix/bin/python" -m pip install --quiet --disable-pip-version-check google-tunix==0.1.7
+	BENCH_PEERS="$(BENCH_PEERS)" "$(BIN)/python" benchmarks/trainer.py $(ONLY)
 
 docs: setup
 	"$(BIN)/python" docs/generate.py

@@ -55,7 +55,7 @@ class CriticLearner:
         self._values = lambda parts, batch: measure(parts, placing.batch(batch))
 
         def terms(params: Params, batch: Arrays) -> LossTerms:
-            return critic.loss(token_values(model, params, batch, config.remat), batch)
+            return critic.loss(values(params, batch), batch)
 
         zeros, self._add = accumulation(terms, self._parts, placing)
         self._sums: Sums = zeros(batch)

@@ -50,6 +50,12 @@ def test_it_shows_the_question() -> None:
     assert observation["question"] == "What is 23 + 45?"
 
 
+def test_it_says_what_it_is_to_say_after_the_question() -> None:
+    env = ArithmeticEnv(Task("t", {"question": "What is 23 + 45?"}, gold="68"), ask="The number alone.")
+    observation, _ = asyncio.run(env.reset(seed=0))
+    assert observation == "What is 23 + 45? The number alone."
+
+
 @pytest.mark.parametrize(
     ("text", "reward"), [("68", 1.0), (r"\boxed{68}", 1.0), ("67", 0.0), ("23 + 45", 0.0), ("", 0.0)]
 )

@@ -55,6 +55,32 @@ def test_no_calculation_of_train_is_in_eval() -> None:
     assert len(held) > 900
 
 
+def test_operations_are_asked_as_often_as_each_other_in_their_ranges() -> None:
+    options = {"operations": {"+": [0, 99], "*": [0, 12]}}
+    train, held = make_arithmetic("train", 0, **options), make_arithmetic("eval", 0, **options)
+    tasks = [train.get(i) for i in range(600)]
+    sums, products = ([t for t in tasks if sign in t.payload["question"]] for sign in "+*")
+    assert len(sums) + len(products) == 600 and abs(len(sums) - 300) < 60
+    for asked, most, value in ((sums, 99, int.__add__), (products, 12, int.__mul__)):
+        numbers = [[int(n) for n in re.findall(r"\d+", t.payload["question"])] for t in asked]
+        assert max(map(max, numbers)) == most
+        assert [t.gold for t in asked] == [str(value(*pair)) for pair in numbers]
+    assert not {t.payload["question"] for t in tasks} & {held.get(i).payload["question"] for i in range(200)}
+
+
+@pytest.mark.parametrize(
+    ("operations", "told"),
+    [
+        ({"/": [0, 9]}, "expected some of +, -, *"),
+        ({"+": [0, 8]}, "at least 9 apart"),
+        ({"+": [0.5, 20]}, "at least 9"),
+    ],
+)
+def test_operations_that_cannot_be_are_refused(operations: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        make_arithmetic("train", 0, operations=operations)
+
+
 def _nameless(question: str) -> str:
     for word in (*NAMES, *NOUNS):
         question = question.replace(word, "_")

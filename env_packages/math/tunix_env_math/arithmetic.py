@@ -17,10 +17,17 @@ class ArithmeticEnv(TaskEnvironment):
 
     The answer is the bare number, stands in \boxed{}, or after "####". What is not plainly a number is
     graded with Math-Verify in a worker process. All is `async`: an episode needs no thread of its own.
+
+    Args:
+        ask: what is said after the question.
     """
 
+    def __init__(self, single_example: Any = None, *, ask: str = "", **kwargs: Any) -> None:
+        super().__init__(single_example, **kwargs)
+        self._ask = ask
+
     async def _initial_observation(self) -> Any:
-        return self.task
+        return f"{self.task['question']} {self._ask}" if self._ask else self.task
 
     async def _step_impl(self, action: Any) -> StepResult:
         gold, response = str(self.full_task.gold), str(action)

@@ -22,6 +22,10 @@ def tunix_register_envs(register: Any) -> None:
             options={
                 "levels": Option((1, 2, 3), "which levels of difficulty, of 1 to 5"),
                 "word_share": Option(0.25, "share of word problems, 0 to 1"),
+                "operations": Option(
+                    {}, 'instead of levels: {"+" = [0, 99], "*" = [0, 12]}, each as frequent as the others'
+                ),
+                "ask": Option("", "what is said after the question"),
                 "length": LENGTH,
                 "path": Option("", 'problems of your own instead: JSONL lines {"question": …, "answer": …}'),
             },

@@ -7,7 +7,7 @@ alone decides the split, so no problem of one is in the other, whatever the seed
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add, mul, sub
 from typing import Literal
@@ -17,6 +17,7 @@ import numpy as np
 Split = Literal["train", "eval"]
 EVAL_SHARE = 8  # one key in so many is for eval
 LEVELS = (1, 2, 3, 4, 5)
+OPERATIONS: Mapping[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul}
 
 NAMES = ("Ann", "Ben", "Eva", "Leo", "Mia", "Sam", "Tom", "Zoe")
 NOUNS = ("apples", "books", "cards", "coins", "eggs", "pens", "shells", "stamps")
@@ -98,6 +99,22 @@ def draw_arithmetic(rng: np.random.Generator, level: int, word_share: float, spl
         key = "|".join((words or form.symbols, *map(str, numbers)))
         if answer >= 0 and split_of(key) == split:
             return Problem(key, _told(rng, form, words, numbers), answer)
+
+
+def draw_operation(rng: np.random.Generator, operations: Mapping[str, Sequence[int]], split: Split) -> Problem:
+    """Two numbers to add, subtract or multiply, the operation as likely as the others.
+
+    Args:
+        operations: of OPERATIONS, each with the least and the largest number it is asked of.
+    """
+    symbol = sorted(operations)[rng.integers(len(operations))]
+    low, high = operations[symbol]
+    form = _Form(f"{{0}} {symbol} {{1}}", OPERATIONS[symbol], ((low, high), (low, high)))
+    while True:
+        numbers = _draw(rng, form.ranges, 0)
+        expression = form.symbols.format(*numbers)
+        if split_of(expression) == split:
+            return Problem(expression, _told(rng, form, "", numbers), form.value(*numbers))
 
 
 def draw_calculator(rng: np.random.Generator, split: Split) -> Problem:

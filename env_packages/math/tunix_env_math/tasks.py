@@ -12,7 +12,16 @@ import numpy as np
 from tunix_core import Task
 from tunix_core.rewards import GoldError, grade_in_worker
 from tunix_env_math.answers import plain_number
-from tunix_env_math.problems import LEVELS, Problem, Split, draw_arithmetic, draw_calculator, split_of
+from tunix_env_math.problems import (
+    LEVELS,
+    OPERATIONS,
+    Problem,
+    Split,
+    draw_arithmetic,
+    draw_calculator,
+    draw_operation,
+    split_of,
+)
 
 Draw = Callable[[np.random.Generator, Split], tuple[Problem, float]]
 GOLDS_PER_CALL = 50
@@ -81,16 +90,19 @@ def make_arithmetic(
     *,
     levels: Sequence[int] = (1, 2, 3),
     word_share: float = 0.25,
+    operations: Mapping[str, Sequence[int]] | None = None,
     length: int = 0,
     path: str = "",
     **_: Any,
 ) -> DrawnTasks | FileTasks:
-    """The tasks of `math/arithmetic`; each level is as frequent as the others.
+    """The tasks of `math/arithmetic`; each level, or each operation, is as frequent as the others.
 
     Args:
         levels: of 1 (one digit, + and -), 2 (two digits + one, small tables), 3 (two digits + and -,
             one-digit products), 4 (three-digit sums, two digits times one), 5 (two operations).
         word_share: the share told in words, 0 to 1.
+        operations: instead of levels: {"+": [least, largest], …} of "+", "-", "*" on two such numbers, at least
+            10 of them; none in words.
         length: how many; 0 is endless.
         path: a JSONL file of {"question", "answer"} to take instead; one question in eight is for eval.
 
@@ -105,11 +117,27 @@ def make_arithmetic(
     if not 0 <= word_share <= 1:
         raise ValueError(f"word_share={word_share!r}: expected a share between 0 and 1")
 
+    if operations:
+        _check_operations(operations)
+        return DrawnTasks(
+            "arithmetic", lambda rng, split: (draw_operation(rng, operations, split), 0.0), split, seed, length
+        )
+
     def draw(rng: np.random.Generator, split: Split) -> tuple[Problem, float]:
         level = levels[int(rng.integers(len(levels)))]
         return draw_arithmetic(rng, level, word_share, split), float(level)
 
     return DrawnTasks("arithmetic", draw, split, seed, length)
+
+
+def _check_operations(operations: Mapping[str, Sequence[int]]) -> None:
+    for symbol, numbers in operations.items():
+        if symbol not in OPERATIONS:
+            raise ValueError(f"operations has {symbol!r}: expected some of {', '.join(OPERATIONS)}")
+        if len(numbers) != 2 or not all(isinstance(n, int) for n in numbers) or not numbers[1] - numbers[0] >= 9:
+            raise ValueError(
+                f"operations[{symbol!r}] = {numbers!r}: expected the least and the largest number, at least 9 apart"
+            )
 
 
 def make_calculator(split: Split, seed: int, *, length: int = 0, **_: Any) -> DrawnTasks:

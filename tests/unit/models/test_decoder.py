@@ -156,6 +156,22 @@ def test_padding_gives_finite_values_and_gradients(model, params) -> None:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.parametrize("remat", ["dots", "layers"])
+def test_what_is_computed_again_changes_no_gradient(model, params, remat: Any) -> None:
+    ids, at = tokens(2, 16), positions(2, 16)
+    until = np.full((2, 16), 16)
+
+    def gradient(how: Any) -> Any:
+        def loss(p: dict) -> jax.Array:
+            return jnp.sum(jnp.square(model.forward(p, ids, at, until, how)))
+
+        return jax.jit(jax.grad(loss)).lower(params).compile()
+
+    kept, again = gradient("none"), gradient(remat)
+    assert again.memory_analysis().temp_size_in_bytes < kept.memory_analysis().temp_size_in_bytes
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-4), again(params), kept(params))
+
+
 def test_tied_embeddings_have_no_output_layer() -> None:
     tied = DecoderModel(DecoderConfig(11, 8, 1, 2, 1, 4, 8, 16, tie_embeddings=True))
     params = tied.init(0)
