@@ -37,7 +37,7 @@ class Decoding:
     """An engine with a number of slots, and the programs it is measured against."""
 
     def __init__(self, policy: Policy, slots: int) -> None:
-        config = EngineConfig(slots=slots, max_context=256, prefill_chunk=32, decode_steps=STEPS)
+        config = EngineConfig(slots=slots, max_context=2 * PROMPT, prefill_chunk=32, decode_steps=STEPS)
         self.slots, self._policy = slots, policy
         self._engine = make_engine(policy, WeightStore(0, policy.params), config, deterministic=False)
         self._products = _timed(_products(policy, slots))

@@ -5,7 +5,8 @@ TunixError
 │   ├── ConfigError       a config file or an override; carries the line
 │   ├── UnknownIdError    an id nobody registered; carries what is near it
 │   ├── PluginError       a plugin that cannot be used, and which phase failed
-│   └── CheckpointError   a run or checkpoint that cannot be opened or resumed
+│   ├── CheckpointError   a run or checkpoint that cannot be opened or resumed
+│   └── OutOfMemory       a device has too little memory for what the config asks
 ├── EpisodeError          one episode's data; the run goes on
 │   ├── EnvError          env_raised, env_timeout, env_died, env_contract
 │   ├── ToolError         shown to the policy as an observation
@@ -61,6 +62,10 @@ class PluginError(UsageError):
 
 class CheckpointError(UsageError):
     """A run directory or checkpoint that cannot be opened, or does not fit."""
+
+
+class OutOfMemory(UsageError):
+    """A device has too little memory for what the config asks; the message says what to lower."""
 
 
 class EpisodeError(TunixError):

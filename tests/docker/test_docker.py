@@ -231,6 +231,7 @@ def test_a_used_container_is_never_given_again_and_a_warm_one_is(base_image: str
                     await asyncio.sleep(0.05)
             assert len(set(seen)) == 3
             assert sandboxes.statistics()["warm_starts"] == 2
+            assert sandboxes.used_images() == {base_image: await sandboxes.identify(base_image)}
         finally:
             await sandboxes.aclose()
 
@@ -289,11 +290,12 @@ def mine(api: Any, pid: int | None = None) -> list[Any]:
     return [each for each in found if f"/{pid or os.getpid()}/" in each["Labels"][OWNER]]
 
 
-def test_a_killed_trainer_leaves_no_container(base_image: str, api: Any) -> None:
+@pytest.mark.parametrize(("moment", "running"), [("all are running\n", 32), ("the first is open\n", 1)])
+def test_a_killed_trainer_leaves_no_container(base_image: str, api: Any, moment: str, running: int) -> None:
     trainer = subprocess.Popen([sys.executable, str(TRAINER), base_image, "32"], stdout=subprocess.PIPE, text=True)
     try:
-        assert trainer.stdout and trainer.stdout.readline() == "all are running\n"
-        assert len(mine(api, trainer.pid)) >= 32
+        assert trainer.stdout and moment in iter(trainer.stdout.readline, "")
+        assert len(mine(api, trainer.pid)) >= running
     finally:
         trainer.send_signal(signal.SIGKILL)
         trainer.communicate()

@@ -12,7 +12,10 @@ from tunix_core.sandboxes.docker import DockerSandboxes
 async def main(image: str, number: int) -> None:
     sandboxes = DockerSandboxes(max_warm=2)
     request = SandboxRequest(image, SandboxLimits(cpus=0.1, memory_mb=64, disk_mb=16))
-    opened = await asyncio.gather(*(sandboxes.open(request) for _ in range(number)))
+    opening = [asyncio.ensure_future(sandboxes.open(request)) for _ in range(number)]
+    await asyncio.wait(opening, return_when=asyncio.FIRST_COMPLETED)
+    print("the first is open", flush=True)
+    opened = await asyncio.gather(*opening)
     episodes = [asyncio.ensure_future(each.exec(["sleep", "600"], timeout_s=600)) for each in opened]
     for sandbox in opened:
         await sandbox.exec(["true"], timeout_s=60)

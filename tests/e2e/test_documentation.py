@@ -23,7 +23,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/*/README.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-ID = re.compile(r"`((?:algorithms|games|gym|math|models|rewards)/[a-zA-Z][\w-]*)`")
+ID = re.compile(r"`((?:algorithms|games|gym|math|models|rewards|swebench|tools)/[a-zA-Z][\w-]*)`")
 SCORED = ("eval", "math/arithmetic", "--n", "4", "--reward", "my_rewards/short", "-p", "./my_rewards.py")
 INLINE = re.compile(r"`((?:tunix|make) [^`]+)`")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,19 @@ def check_command(
         ctx.exit(int(any(each.problem for each in found)))
     if how["runs"] > 1 or out:
         raise UsageError("--runs and --out belong to --gold")
+    _check_promises(spec, n or 5, option_pairs(options))
+
+
+def _check_promises(spec: Any, n: int, options: Mapping[str, Any]) -> None:
+    from tunix_core.run.sandboxes import needs_sandbox
     from tunix_core.testing.envs import check_env
 
-    check_env(spec, n=n or 5, options=option_pairs(options))  # type: ignore[arg-type]
+    if needs_sandbox(spec):
+        raise UsageError(f"{spec.id} works in a sandbox, where random play tells little. Check its tasks with --gold")
+    try:
+        check_env(spec, n=n, options=options)
+    except AssertionError as error:
+        raise click.ClickException(str(error)) from error
     click.echo(f"{spec.id}: as it should be")
 
 

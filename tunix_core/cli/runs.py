@@ -22,6 +22,14 @@ from tunix_core.plugins import Hub
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint of the run directory.")
 @click.option("--overwrite", is_flag=True, help="Replace what the run directory holds.")
 @click.option("--strict-plugins", is_flag=True, help="Any broken plugin is an error, used or not.")
+@click.option(
+    "--coordinator",
+    metavar="HOST:PORT",
+    envvar="JAX_COORDINATOR_ADDRESS",
+    help="On several hosts: where process 0 listens; default: JAX_COORDINATOR_ADDRESS.",
+)
+@click.option("--processes", type=int, envvar="JAX_NUM_PROCESSES", help="How many; default: JAX_NUM_PROCESSES.")
+@click.option("--process", type=int, envvar="JAX_PROCESS_ID", help="This one, from 0; default: JAX_PROCESS_ID.")
 @plugin_option
 @click.pass_context
 def train_command(
@@ -32,10 +40,13 @@ def train_command(
     overwrite: bool,
     strict_plugins: bool,
     plugins: tuple[str, ...],
+    **which: Any,
 ) -> None:
     """Trains as the file CONFIG says.
 
     A suite's keys are reached by its name: -o suite.games/frozen-lake.weight=2
+
+    On several hosts the same command runs on each, with its own --process.
     """
     if resume and overwrite:
         raise UsageError("--resume goes on with a run and --overwrite deletes it; give one of them")
@@ -44,7 +55,8 @@ def train_command(
     loaded = load_config(Path(config), overrides)
     loaded = replace(loaded, plugins=_merge(loaded.plugins, chosen_plugins(ctx, plugins), strict_plugins))
     hub = _load_for_run(loaded.plugins)
-    result = run.train(loaded, hub=hub, resume=resume, overwrite=overwrite, config_name=Path(config).stem)
+    how = {"resume": resume, "overwrite": overwrite, "config_name": Path(config).stem, "hosts": run.hosts_of(**which)}
+    result = run.train(loaded, hub=hub, **how)
     ctx.exit(result.exit_code)
 
 

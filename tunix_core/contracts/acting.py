@@ -246,6 +246,15 @@ class Sandboxes(Protocol):
         """
         ...
 
+    async def identify(self, image: str) -> str:
+        """The id of what an image's name means now; the name itself where there are no images.
+
+        Raises:
+            SandboxError: as `open` does.
+        """
+        ...
+
+    def used_images(self) -> Mapping[str, str]: ...  # by the name asked for, the id that was opened
     async def aclose(self) -> None: ...  # closes all that is open or warm
     def statistics(self) -> Mapping[str, float]: ...
 

@@ -80,15 +80,22 @@ class SlotTable:
         self.decoding[slot] = not self.filling[slot]
         return slot
 
-    def restart(self) -> None:
-        """Nothing that slots hold in the device's cache counts any more: all of it is to be filled again."""
+    def outdate(self, *, all_of_it: bool) -> None:
+        """New weights: what slots hold in the device's cache is an older version's.
+
+        Args:
+            all_of_it: fill all of it again. Else only where nothing was sampled yet: no token says by its version
+                that its context is older, so that context must not be.
+        """
         busy = self.filling | self.decoding
-        self.filled[busy] = self.saved[busy] = 0
-        self.target[busy] = self.length[busy] - 1
-        self.filling = busy & (self.target > 0)
+        asked = np.array([len(job.request.prompt) if job else 0 for job in self.jobs])
+        again = busy & (all_of_it | (self.length == asked))
+        self.filled[again] = self.saved[again] = 0
+        self.target[again] = self.length[again] - 1
+        self.filling = np.where(again, self.target > 0, self.filling)
         self.decoding = busy & ~self.filling
-        self.pure[busy] = True
-        for slot in np.flatnonzero(busy).tolist():
+        self.pure[:] = again | ~busy
+        for slot in np.flatnonzero(again).tolist():
             self.keys[slot] = []
 
     def release(self, slot: int) -> None:

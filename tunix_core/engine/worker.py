@@ -169,10 +169,7 @@ class Worker:
             )
         self._prefix.clear(version)
         self._come(list(self._coming))
-        if self._recompute:
-            self._slots.restart()
-        else:
-            self._slots.pure[:] = False
+        self._slots.outdate(all_of_it=self._recompute)
 
     def _fills(self) -> int:
         """How many prefill calls may come before the next decode call."""

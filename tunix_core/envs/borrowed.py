@@ -45,5 +45,11 @@ class Borrowed:
         self._ended = True
         await asyncio.gather(*(sandbox.close() for sandbox in self._opened))
 
+    async def identify(self, image: str) -> str:
+        return await self._provider.identify(image)
+
+    def used_images(self) -> Mapping[str, str]:
+        return self._provider.used_images()
+
     def statistics(self) -> Mapping[str, float]:
         return self._provider.statistics()

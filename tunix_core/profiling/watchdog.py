@@ -23,6 +23,8 @@ LIMIT_S = 0.25
 BEAT_S = 0.02
 KEPT = 4096  # lags between two calls of `statistics`
 SHOWN = 8  # innermost frames of a culprit
+CULPRITS = 20  # told apart; a machine that is overloaded stops anywhere
+OTHERS = "others"
 
 
 class Watchdog:
@@ -34,7 +36,8 @@ class Watchdog:
         frame: the stack of the loop's thread now.
 
     Attributes:
-        culprits: how often each stack, by its innermost frames, was found to hold the loop.
+        culprits: how often each stack, by its innermost frames, was found to hold the loop; after the first 20,
+            "others".
     """
 
     def __init__(
@@ -82,8 +85,10 @@ class Watchdog:
         frame = self._frame()
         self._seen = due
         stack = "".join(traceback.format_list(traceback.extract_stack(frame)[-SHOWN:])) if frame else "unknown"
+        if stack not in self.culprits and len(self.culprits) == CULPRITS:
+            stack = OTHERS
         self.culprits[stack] = self.culprits.get(stack, 0) + 1
-        if self.culprits[stack] == 1:
+        if self.culprits[stack] == 1 and stack != OTHERS:
             log.warning(
                 "the event loop has been held up for %.2f s; every episode waits meanwhile. It is in:\n%s", late, stack
             )

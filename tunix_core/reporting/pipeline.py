@@ -19,8 +19,8 @@ BOUND = {
 ADVICE = {
     "staleness": "the trainer waits for older groups {share:.0%} of the time: raise scheduler.max_staleness or "
     "trainer.groups_per_step, or bound an episode with timeouts.episode_s",
-    "admission": "the engine stands empty {share:.0%} of the time while the staleness bound lets nothing start: raise "
-    "scheduler.max_staleness or trainer.groups_per_step",
+    "admission": "engine and trainer stand still {share:.0%} of the time while the staleness bound lets nothing start: "
+    "raise scheduler.max_staleness or trainer.groups_per_step",
     "mix": "the trainer waits {share:.0%} of the time for a suite's share of the mix while other suites' groups are "
     "ready{slowest}: lower that suite's weight, or make its episodes shorter",
     "hand_over": "handing weights over takes {share:.0%} of the time: "
@@ -68,11 +68,11 @@ def pipeline_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _bound_by(shares: Mapping[str, float]) -> str:
-    """The barrier that held the most, unless engine or trainer were all but always busy."""
+    """The barrier that held the most, unless engine or trainer were at work all but always."""
     held = {name: shares.get(f"barrier/{name}", 0.0) for name in BOUND}
     name = max(held, key=lambda each: held[each])
     engine, trainer = shares.get("busy/engine", 0.0), shares.get("busy/trainer", 0.0)
-    if max(engine, trainer) >= 1.0 - WORTH_SAYING or held[name] < WORTH_SAYING:
+    if shares.get("idle_share", 0.0) < WORTH_SAYING or held[name] < WORTH_SAYING:
         return "the engine" if engine >= trainer else "the trainer"
     return BOUND[name]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tunix_core.config import RunConfig
     from tunix_core.plugins import Hub
+    from tunix_core.run.hosts import Hosts
     from tunix_core.run.training import RunResult
 
 
@@ -20,6 +21,13 @@ def train(config: RunConfig, *, hub: Hub, **how: Any) -> RunResult:
     from tunix_core.run.training import train as run_train
 
     return run_train(config, hub=hub, **how)
+
+
+def hosts_of(**which: Any) -> Hosts | None:
+    """Which of several processes this is; see `run.hosts.hosts_of`."""
+    from tunix_core.run.hosts import hosts_of as run_hosts_of
+
+    return run_hosts_of(**which)
 
 
 def evaluate(env: str, *, hub: Hub, **how: Any) -> Mapping[str, Any]:
@@ -36,4 +44,4 @@ def export(run: str, target: str, *, hub: Hub) -> Path:
     return run_export(run, target, hub=hub)
 
 
-__all__ = ["evaluate", "export", "train"]
+__all__ = ["evaluate", "export", "hosts_of", "train"]

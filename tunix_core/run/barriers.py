@@ -6,7 +6,7 @@ barrier/staleness                the trainer waits for an older group, though yo
 barrier/mix                      the trainer waits for a suite, though others' groups are there
 barrier/trainer_starved          the trainer waits, and no group is there
 barrier/engine_starved           no request is in the engine
-barrier/admission                a group could start, but the staleness bound keeps it out, and the engine is empty
+barrier/admission                the staleness bound lets no group start, and neither engine nor trainer is at work
 barrier/hand_over                weights are handed over, draining included
 barrier/environment              environments or rewards are at work, and neither engine nor trainer
 """
@@ -56,7 +56,7 @@ def shares(intervals: Mapping[str, Iterable[Interval]], since_ns: int, until_ns:
         "barrier/mix": covered("mix"),
         "barrier/trainer_starved": covered("trainer_starved"),
         "barrier/engine_starved": 1.0 - engine,
-        "barrier/admission": covered("admission", "engine") - engine,
+        "barrier/admission": covered("engine", "trainer", "admission") - computing,
         "barrier/hand_over": covered("hand_over"),
         "barrier/environment": covered("engine", "trainer", "environment") - computing,
     }
@@ -74,18 +74,24 @@ def by_kind(spans: Iterable[SpanRecord]) -> dict[str, list[Interval]]:
 
 
 class Barriers:
-    """Gathers spans as they finish, and gives the shares since the last call."""
+    """Gathers spans as they finish, and gives the shares since the last call.
+
+    Attributes:
+        episodes: how many have ended.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._ended: defaultdict[str, list[Interval]] = defaultdict(list)
         self._queued = [0, 0.0, 0.0]  # groups that left the queue, the sum of their ages, the oldest
         self._since_ns, self._lock = perf_counter_ns(), threading.Lock()
+        self.episodes = 0
 
     def watch(self, spans: Sequence[SpanRecord]) -> None:
         """Takes finished spans, each once. Safe from any thread."""
         ages = [span.duration_s for span in spans if span.name == "queue"]
         with self._lock:
+            self.episodes += sum(span.name == "episode" for span in spans)
             many, total, oldest = self._queued
             self._queued = [many + len(ages), total + sum(ages), max([oldest, *ages])]
             for kind, intervals in by_kind(spans).items():

@@ -8,14 +8,23 @@ from typing import Any, NamedTuple
 from tunix_core.config import AxesConfig, MeshConfig, RunConfig
 from tunix_core.contracts import Adapters, Layout, Model, Params, Policy
 from tunix_core.errors import ConfigError
+from tunix_core.plugins import Hub
+from tunix_core.run.policies import open_model
 
 
 class Meshes(NamedTuple):
-    """Meshes of JAX with the axes data, fsdp and tensor. None is the default device."""
+    """Meshes of JAX with the axes data, fsdp and tensor. None is the default device.
+
+    Attributes:
+        loading: onto which weights are read; on several hosts each reads all of them first, for itself.
+        leads: whether this process has the engine.
+    """
 
     trainer: Any
     engine: Any
     reference: Any
+    loading: Any = None
+    leads: bool = True
 
 
 def make_meshes(config: MeshConfig) -> Meshes:
@@ -39,10 +48,12 @@ def make_meshes(config: MeshConfig) -> Meshes:
             f"{', '.join(map(str, sorted(idle)))} would have nothing to do. Raise an axis until all have a part."
         )
     engine = _mesh("mesh.engine", config.engine, here, used)
-    if config.reference is None:
-        return Meshes(trainer, engine, trainer)
-    after = used + config.engine.devices if config.disjoint else 0
-    return Meshes(trainer, engine, _mesh("mesh.reference", config.reference, everywhere, after))
+    one = len(here) == len(everywhere)
+    reference = trainer
+    if config.reference is not None:
+        after = used + config.engine.devices if config.disjoint else 0
+        reference = _mesh("mesh.reference", config.reference, everywhere, after)
+    return Meshes(trainer, engine, reference, trainer if one else None, jax.process_index() == 0)
 
 
 def _mesh(name: str, axes: AxesConfig, devices: Sequence[Any], first: int) -> Any:
@@ -82,6 +93,14 @@ def adapters_of(config: RunConfig, model: Model) -> Adapters | None:
     if lora is None:
         return None
     return make_adapters(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=config.seed)
+
+
+def reference_of(config: RunConfig, hub: Hub, meshes: Meshes) -> tuple[Model, Params] | None:
+    """The model that `trainer.reference` names, with its weights; None where it names none."""
+    if not config.trainer.reference:
+        return None
+    policy = open_model(config.trainer.reference, hub, {}, mesh=meshes.loading and meshes.reference)
+    return policy.model, policy.params
 
 
 def arranged(policy: Policy, adapters: Adapters | None, engine: Layout | None) -> Callable[[Params], Params]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunix_core.config import EngineConfig, SandboxConfig, SuiteConfig
-from tunix_core.contracts import Policy, RolloutRequest, Sampling, Sandboxes, TaskSource
+from tunix_core.contracts import Params, Policy, RolloutRequest, Sampling, Sandboxes, TaskSource
 from tunix_core.errors import UsageError
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite, run_episode
@@ -130,6 +130,11 @@ def _count(source: TaskSource, n: int) -> int:
 
 def engine_bytes(policy: Policy, config: EngineConfig) -> int:
     """Bytes of memory that an engine of one's own takes: a version's parameters, and its caches."""
+    return sum(engine_needs(policy, config, None).values())
+
+
+def engine_needs(policy: Policy, config: EngineConfig, shared: Params) -> dict[str, int]:
+    """Bytes for an engine's parameters and caches, by name; parameters in the memory of `shared` cost nothing."""
     import jax
 
     from tunix_core.engine.engine import sizes_of
@@ -141,4 +146,11 @@ def engine_bytes(policy: Policy, config: EngineConfig) -> int:
             policy.model.init_cache(sizes.blocks, sizes.chunk),
         )
     )
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((policy.params, caches)))
+    own = {_buffer(leaf) for leaf in jax.tree.leaves(shared)}
+    apart = [leaf for leaf in jax.tree.leaves(policy.params) if not own or _buffer(leaf) not in own]
+    parts = {"the engine's parameters": apart, "the engine's cache": jax.tree.leaves(caches)}
+    return {name: sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) for name, leaves in parts.items()}
+
+
+def _buffer(array: Any) -> int:
+    return array.addressable_shards[0].data.unsafe_buffer_pointer()

@@ -9,6 +9,7 @@ from tunix_core.config import RunConfig
 from tunix_core.errors import CheckpointError
 from tunix_core.plugins import Hub
 from tunix_core.run.build import Bench
+from tunix_core.run.sandboxes import needs_sandbox
 
 
 def make_lock(config: RunConfig, benches: Sequence[Bench], hub: Hub) -> dict[str, Any]:
@@ -35,6 +36,8 @@ def _used(config: RunConfig, hub: Hub) -> set[str]:
     ids += [("engines", config.engine.id)]
     ids += [("curricula", suite.curriculum.id) for suite in config.suites if suite.curriculum]
     ids += [("models", config.model)] if config.model in {spec.id for spec in hub.list("models")} else []
+    if any(needs_sandbox(hub.find("envs", suite.env)) for suite in config.suites):
+        ids.append(("sandboxes", config.sandbox.kind))
     records = [hub.record_of(kind, identity) for kind, identity in ids]
     return {"tunix-core", *(f"file:{record.name}" if record.is_file else record.name for record in records)}
 

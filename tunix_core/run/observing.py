@@ -23,6 +23,11 @@ class Observation:
     def __init__(self, recorder: Recorder, barriers: Barriers, spans: SpanLog, watchdog: Watchdog) -> None:
         self.recorder, self._barriers, self._spans, self._watchdog = recorder, barriers, spans, watchdog
 
+    @property
+    def episodes(self) -> int:
+        """How many have ended, of training and of evaluation."""
+        return self._barriers.episodes
+
     def row(self) -> dict[str, float]:
         """The shares since the last row, the loop's lag, and when the row ends.
 

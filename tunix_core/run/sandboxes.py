@@ -8,11 +8,13 @@ from typing import Any, Protocol
 
 from tunix_core.config import SandboxConfig, SuiteConfig
 from tunix_core.contracts import Sandboxes
-from tunix_core.errors import TunixError, UsageError
+from tunix_core.errors import CheckpointError, TunixError, UsageError
 from tunix_core.plugins import Hub
+from tunix_core.reporting import RunDir
 from tunix_core.specs import EnvSpec
 
 ISOLATED = "isolated-sandbox"
+LOCK = "lock.json"
 
 
 class Needing(Protocol):
@@ -67,6 +69,30 @@ def _check_allowed(suite: Needing, config: SandboxConfig) -> None:
             f"suite {name!r} runs code that nobody vouches for, and {config.kind} does not keep it from this machine. "
             f'Use [sandbox] kind = "sandboxes/docker", or say that you accept it, by name: unisolated = ["{name}"].'
         )
+
+
+async def start_sandboxes(sandboxes: Sandboxes, run_dir: RunDir) -> str:
+    """Starts a run's sandboxes and says what holds.
+
+    Raises:
+        CheckpointError: an image of the run that is resumed means another now.
+    """
+    said = await sandboxes.start()
+    for name, was in run_dir.read_json(LOCK).get("images", {}).items():
+        now = await sandboxes.identify(name)
+        if now != was:
+            raise CheckpointError(
+                f"image {name!r} was {was} when the run began, and is {now} here. "
+                "Get the former back, or start a new run."
+            )
+    return said
+
+
+def lock_images(sandboxes: Sandboxes | None, run_dir: RunDir) -> None:
+    """Notes in a run's lock which images it opened."""
+    if sandboxes is not None and (used := sandboxes.used_images()):
+        lock = run_dir.read_json(LOCK)
+        run_dir.write_json(LOCK, {**lock, "images": {**lock.get("images", {}), **used}})
 
 
 def list_sandboxes() -> list[Mapping[str, Any]]:

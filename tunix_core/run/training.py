@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from tunix_core.plugins import Hub
 from tunix_core.profiling import span
 from tunix_core.reporting import Progress, RunDir, pipeline_summary, pipeline_table, read_rows, summary_table
 from tunix_core.run.build import Bench, algorithms, connect, make_curriculum, prepare
-from tunix_core.run.devices import adapters_of, arranged, layout_of, make_meshes
-from tunix_core.run.engines import open_engine
+from tunix_core.run.devices import adapters_of, arranged, layout_of, make_meshes, reference_of
+from tunix_core.run.engines import fit, open_engine
+from tunix_core.run.evaluation import engine_needs
 from tunix_core.run.held_out import HeldOut
+from tunix_core.run.hosts import Hosts, follow, join, leading
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.lock import check_lock, make_lock
 from tunix_core.run.loop import calm_collector, run_on_loop
@@ -30,7 +32,7 @@ from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken
 from tunix_core.run.policies import open_model
-from tunix_core.run.sandboxes import make_sandboxes
+from tunix_core.run.sandboxes import lock_images, make_sandboxes, start_sandboxes
 from tunix_core.run.saved_groups import decode_groups, encode_groups
 from tunix_core.run.stall import StallWatch
 from tunix_core.run.trackers import Trackers
@@ -40,25 +42,46 @@ from tunix_core.types import Group, Trajectory
 
 
 def train(
-    config: RunConfig, *, hub: Hub, resume: bool = False, overwrite: bool = False, config_name: str = ""
+    config: RunConfig,
+    *,
+    hub: Hub,
+    resume: bool = False,
+    overwrite: bool = False,
+    config_name: str = "",
+    hosts: Hosts | None = None,
 ) -> RunResult:
     """Trains as `config` says, in its run directory.
+
+    Args:
+        hosts: which of several processes this is; all but the first only repeat the first one's training.
 
     Raises:
         UsageError: something in the config does not fit what is installed.
         RunEnded: the run stopped itself; the message says why.
     """
+    from tunix_core.trainer import advised
+
+    if hosts:
+        join(hosts)
     benches = [prepare(suite, hub) for suite in config.suites]
     config = replace(config, run_dir=config.run_dir or _default_dir(config_name))
     lock = make_lock(config, benches, hub)
     training = Training(config, hub, benches)  # what can't be built is told before anything is written
-    with RunDir(Path(config.run_dir), resume=resume, overwrite=overwrite) as run_dir:
+    if hosts and hosts.process:
+        with advised(training.needs):
+            follow(training.learner, hosts)
+        return RunResult(Path(config.run_dir), {})
+    with ExitStack() as stack:
+        if hosts:
+            training.learner = stack.enter_context(leading(training.learner, hosts))
+        run_dir = stack.enter_context(RunDir(Path(config.run_dir), resume=resume, overwrite=overwrite))
         if resume:
             check_lock(run_dir.read_json("lock.json"), lock)
         else:
             run_dir.write_text("config.toml", dump_config(config))
             run_dir.write_json("lock.json", lock)
-        return run_on_loop(training.run(run_dir, resume))
+        with advised(training.needs):
+            return run_on_loop(training.run(run_dir, resume))
 
 
 def _default_dir(name: str) -> str:
@@ -69,18 +92,18 @@ class Training:
     """One run, from its parts to its summary."""
 
     def __init__(self, config: RunConfig, hub: Hub, benches: list[Bench]) -> None:
-        from tunix_core.trainer import Trainer
+        from tunix_core.trainer import Trainer, drop
 
         self.config, self.hub = config, hub
         self.benches = {bench.config.name: bench for bench in benches}
         self.sources = {b.config.name: b.tasks(b.config.split, config.seed) for b in benches}
         self.curricula = {b.config.name: make_curriculum(b, self.sources[b.config.name], config, hub) for b in benches}
         self.meshes = make_meshes(config.mesh)
-        policy = open_model(config.model, hub, config.model_options, mesh=self.meshes.trainer)
+        policy = open_model(config.model, hub, config.model_options, mesh=self.meshes.loading)
         self.algorithms = algorithms(config, hub)
-        self.adapters, reference = adapters_of(config, policy.model), self._reference()
+        self.adapters, reference = adapters_of(config, policy.model), reference_of(config, hub, self.meshes)
         self.sandboxes = make_sandboxes(config.sandbox, benches, hub)
-        self.learner = Trainer(
+        self.learner: Any = Trainer(
             policy.model,
             policy.params,
             self.algorithms,
@@ -91,12 +114,14 @@ class Training:
             adapters=self.adapters,
             layout=layout_of(self.meshes.trainer, policy.model),
             reference_layout=layout_of(self.meshes.reference, reference[0] if reference else policy.model),
-            keep=self._keep,
+            keep=(lambda *kept: self.run_dir.not_finite(*kept)) if self.meshes.leads else drop,
             steps=config.steps,
         )
-        self.arrange = arranged(policy, self.adapters, layout_of(self.meshes.engine, policy.model))
+        if self.meshes.leads:
+            self.arrange = arranged(policy, self.adapters, layout_of(self.meshes.engine, policy.model))
         self.policy = replace(policy, params={})  # whoever needs the first weights has them
         self.on_policy = config.scheduler.mode == "on_policy"
+        self.needs: dict[str, int] = {}  # bytes of a device's memory, by what for
         self.interrupt = Interrupt()
         self.silent_steps = 0
         self._saved_metrics: Mapping[str, float] = {}
@@ -115,7 +140,7 @@ class Training:
             stack.push_async_callback(self._trainer_thread.aclose)
             folder = run_dir.path / "spans" if self.config.profiling.spans else None
             self.observed = stack.enter_context(observing(folder))
-            self.stall = StallWatch(self.config.scheduler.stall_timeout_s, self.observed.recorder, self._rooms)
+            self.stall = StallWatch(self.config.scheduler.stall_timeout_s, self.observed, self._rooms)
             await self._open(stack, saved)
             evaluated = time.monotonic()
             self._before = saved.get("before") or await self.held_out.now()
@@ -131,13 +156,6 @@ class Training:
         return self._finish(after, train_s, eval_s)
 
     # ---- opening ----
-    def _reference(self) -> tuple[Any, Any] | None:
-        """The model that `trainer.reference` names, with its weights."""
-        if not self.config.trainer.reference:
-            return None
-        policy = open_model(self.config.trainer.reference, self.hub, {}, mesh=self.meshes.reference)
-        return policy.model, policy.params
-
     async def _open(self, stack: AsyncExitStack, saved: Mapping[str, Any]) -> None:
         from tunix_core.weights import WeightStore
 
@@ -171,13 +189,23 @@ class Training:
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
         stack.callback(self.trackers.close)
         self.progress = Progress(config.steps, done=self.learner.version, waiting=self.scheduler.waiting_for)
+        await self._say_memory()
         if self.sandboxes is not None:
-            self.progress.say(await self.sandboxes.start())
+            self.progress.say(await start_sandboxes(self.sandboxes, self.run_dir))
         memory, *_ = await asyncio.gather(
             self.held_out.open(stack), self.engine.start(), self._in_trainer(self.learner.warm_up)
         )
         if memory:
             self.progress.say(f"evaluation beside training: {memory / 2**20:,.0f} MiB for an engine of its own")
+
+    async def _say_memory(self) -> None:
+        """Tells what a step will need before the first compilation."""
+        from tunix_core.trainer import device_bytes, memory_line
+
+        policy, own = replace(self.policy, params=self.store.latest().params), self.learner.weights
+        self.needs |= await self._in_trainer(self.learner.memory)
+        self.needs |= engine_needs(policy, fit(self.config.engine, policy), (await self._in_trainer(own)).params)
+        self.progress.say(memory_line(self.needs, device_bytes()))
 
     def _open_pipeline(self, saved: Mapping[str, Any]) -> None:
         config, waiting = self.config, decode_groups(saved.get("groups", ()))
@@ -268,12 +296,11 @@ class Training:
             for group in sorted(taken.groups, key=lambda g: (g.suite, g.index)):
                 await self._in_trainer(self.learner.accumulate, group)
         learned = await self._in_trainer(self.learner.apply)
-        with span("weights.publish", step=step):
-            await self._publish()
+        await self._publish()
         self.stall.progress()
         if step + 1 == self.config.steps:
             await self.held_out.settled()
-        self._report(step, taken, learned)
+        self._report(step, taken, learned, await asyncio.to_thread(self.observed.row))
 
     async def _take(self, group: Group) -> None:
         self.stall.progress()
@@ -284,12 +311,14 @@ class Training:
     async def _publish(self) -> None:
         version, params = await self._in_trainer(self.learner.weights)
         turn = self.held_out.takes_turns and self.held_out.is_due(version)
-        if turn or self.config.scheduler.mode == "drain":
-            await self.scheduler.drained()
-        self.store.publish(version, params)
-        self.hub.hooks.notify("tunix_weights_published", ctx=self._context(), version=version)
+        with span("weights.publish", version=version):
+            if turn or self.config.scheduler.mode == "drain":
+                await self.scheduler.drained()
+            self.store.publish(version, params)
+            self.hub.hooks.notify("tunix_weights_published", ctx=self._context(), version=version)
         if turn:
-            await self.held_out.turn(version)
+            with span("evaluation", version=version):
+                await self.held_out.turn(version)
         self.scheduler.advance(version)
         self._remember()
         self._evaluate_beside()
@@ -311,16 +340,13 @@ class Training:
         }
 
     # ---- keeping track ----
-    def _keep(self, version: int, groups: Sequence[Group]) -> None:
-        self.run_dir.not_finite(version, groups)
-
     def _observe(self, trajectory: Trajectory) -> None:
         self.stall.progress()
         self.metrics.episode(trajectory)
         self.run_dir.trajectory(trajectory)
 
-    def _report(self, step: int, taken: Taken, learned: Mapping[str, float]) -> None:
-        row = self.metrics.row(step, taken, learned, self.engine.statistics(), self.scheduler, self.observed.row())
+    def _report(self, step: int, taken: Taken, learned: Mapping[str, float], observed: Mapping[str, float]) -> None:
+        row = self.metrics.row(step, taken, learned, self.engine.statistics(), self.scheduler, observed)
         row |= self.held_out.row()
         self.run_dir.metrics(row)
         self.progress.step(row)
@@ -360,6 +386,7 @@ class Training:
             except OSError as error:
                 where = f"{self.run_dir.path}: {error.strerror or error}"
                 raise CheckpointError(f"no checkpoint can be saved in {where}. Make room, then --resume.") from error
+            lock_images(self.sandboxes, self.run_dir)
             self.hub.hooks.notify("tunix_checkpoint_saved", ctx=self._context(), path=path)
 
     def _finish(self, after: Mapping[str, Any], train_s: float, eval_s: float) -> RunResult:

@@ -38,6 +38,7 @@ class StreamSandbox(ABC):
     def __init__(self, request: SandboxRequest, workdir: str) -> None:
         self.request, self.workdir = request, workdir
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._shells: list[BashShell] = []
 
     # ---- written by the kind -------------------------------------------------------------------------
@@ -125,11 +126,15 @@ class StreamSandbox(ABC):
             await asyncio.to_thread(unpack, file, target, only)
 
     async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            for shell in self._shells:
-                await shell.drop()
-            await self.remove()
+        """Ends it once, whoever calls; every caller waits until it is gone."""
+        self._closed = True
+        self._closing = self._closing or asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        for shell in self._shells:
+            await shell.drop()
+        await self.remove()
 
     # ---- below ---------------------------------------------------------------------------------------
     async def _run(

@@ -75,6 +75,12 @@ class LocalSandboxes:
         self._snapshots.append(kept)
         return str(kept)
 
+    async def identify(self, image: str) -> str:
+        return image
+
+    def used_images(self) -> Mapping[str, str]:
+        return {}
+
     async def aclose(self) -> None:
         await asyncio.gather(*(sandbox.close() for sandbox in tuple(self._open)))
         for kept in self._snapshots:

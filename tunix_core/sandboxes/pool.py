@@ -41,7 +41,8 @@ class Pool(Generic[K, T]):
         self._demand: dict[K, Demand] = {}
         self._making: dict[K, int] = {}
         self._gate = asyncio.Semaphore(_MAKERS)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._makers: set[asyncio.Task[None]] = set()
+        self._enders: set[asyncio.Task[None]] = set()
         self._closed = False
         self.warm_starts = self.cold_starts = 0
 
@@ -56,7 +57,7 @@ class Pool(Generic[K, T]):
                 if self._usable(item):
                     self.warm_starts += 1
                     return item
-                self._spawn(self._discard(item))
+                _spawn(self._discard(item), self._enders)
             self.cold_starts += 1
             return await self._make(kind)
         finally:
@@ -78,9 +79,9 @@ class Pool(Generic[K, T]):
             target, idle = demand.target(self._clock()), self._idle.setdefault(kind, deque())
             for _ in range(target - len(idle) - self._making.get(kind, 0)):
                 self._making[kind] = self._making.get(kind, 0) + 1
-                self._spawn(self._make_ahead(kind))
+                _spawn(self._make_ahead(kind), self._makers)
             while len(idle) > target:
-                self._spawn(self._discard(idle.pop()))
+                _spawn(self._discard(idle.pop()), self._enders)
 
     async def _make_ahead(self, kind: K) -> None:
         try:
@@ -97,18 +98,19 @@ class Pool(Generic[K, T]):
         finally:
             self._making[kind] -= 1
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def aclose(self) -> None:
         """Ends what is ready, and what is being made."""
         self._closed = True
-        for task in tuple(self._tasks):
+        for task in self._makers:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if under_way := self._makers | self._enders:
+            await asyncio.wait(under_way)
         left = [item for idle in self._idle.values() for item in idle]
         self._idle.clear()
         await asyncio.gather(*(self._discard(item) for item in left))
+
+
+def _spawn(work: Awaitable[None], tasks: set[asyncio.Task[None]]) -> None:
+    task = asyncio.ensure_future(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

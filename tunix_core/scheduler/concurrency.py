@@ -70,17 +70,17 @@ class Concurrency:
         """A step took this long, from weights to weights."""
         self._step.add(seconds)
 
-    def lead(self, suite: str, bound: int) -> int:
+    def lead(self, suite: str, bound: int, per_place: float = 1.0) -> int:
         """Steps beyond the current one for which the suite's groups are started now: 0 .. `bound`.
 
         Little's law: groups in flight = groups a step needs × (a group's time / a step's time). What is
         started earlier than that would only wait and age; what takes longer than `bound` steps can't be
-        used by a later step than that.
+        used by a later step than that. `per_place`: groups that are looked at for one that takes a place.
         """
         group, step = self._groups[suite], self._step
         if group.mean is None or not step.mean:
             return bound
-        return min(bound, math.ceil((group.mean + 2 * group.deviation) / step.mean) + MARGIN_STEPS)
+        return min(bound, math.ceil(per_place * ((group.mean + 2 * group.deviation) / step.mean + MARGIN_STEPS)))
 
     def outlasts(self, suite: str, bound: int, deadline_s: float) -> bool:
         """Whether a group of the suite, started now, would be too old at its end: it takes longer than a step

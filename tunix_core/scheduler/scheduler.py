@@ -194,7 +194,7 @@ class Scheduler:
             "debt": self.plan.debt(suite),
             "concurrency": self._groups.members[suite],
             "concurrency_wanted": self.concurrency.wanted(suite, share),
-            "lead_steps": self.concurrency.lead(suite, self.staleness_bound),
+            "lead_steps": self._lead(suite),
         }
         return {name: float(value) for name, value in found.items() if value == value}  # without what isn't measured
 
@@ -239,7 +239,7 @@ class Scheduler:
 
     def _allowed(self, name: str) -> int:
         """Groups of a suite that may have been started by now, over the whole run."""
-        horizon = self.plan.version + self.concurrency.lead(name, self.staleness_bound) + 1
+        horizon = self.plan.version + self._lead(name) + 1
         return self._mixture.total(name, horizon if self._steps is None else min(horizon, self._steps))
 
     def _closed_by(self) -> str:
@@ -250,6 +250,10 @@ class Scheduler:
 
     def _is_crowded(self) -> bool:
         return self._groups.members.total() >= self.concurrency.limit
+
+    def _lead(self, name: str) -> int:
+        taken = max(1, self.consumed[name])
+        return self.concurrency.lead(name, self.staleness_bound, 1 + self.refilled[name] / taken)
 
     def _admit(self, name: str) -> tuple[int, Task]:
         try:

@@ -76,6 +76,12 @@ class FakeSandboxes:
         self.opened.append(sandbox)
         return sandbox
 
+    async def identify(self, image: str) -> str:
+        return image
+
+    def used_images(self) -> Mapping[str, str]:
+        return {sandbox.request.image: sandbox.request.image for sandbox in self.opened}
+
     async def aclose(self) -> None:
         for sandbox in self.opened:
             await sandbox.close()

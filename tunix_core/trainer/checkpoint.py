@@ -58,7 +58,7 @@ class Checkpoints:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         for name, tree in (("params", params), ("optimizer", optimizer)):
-            with ocp.PyTreeCheckpointer() as writer:
+            with _checkpointer() as writer:
                 writer.save(partial / name, tree)
         _write(partial / "extra.json", json.dumps(extra))
         final = self._path(step)
@@ -104,7 +104,7 @@ class Checkpoints:
     def _restore(self, step: int, name: str, template: Tree) -> Tree:
         arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), template)
         path = self._found(step) / name
-        with ocp.PyTreeCheckpointer() as reader:
+        with _checkpointer() as reader:
             try:
                 tree = reader.restore(path, args=ocp.args.PyTreeRestore(item=template, restore_args=arguments))
             except OSError as error:
@@ -142,6 +142,15 @@ class Checkpoints:
             shutil.rmtree(self._path(step))
         for left in self._directory.glob(f"{PARTIAL}*"):
             shutil.rmtree(left)
+
+
+def _checkpointer() -> ocp.Checkpointer:
+    """One that waits for no other host: on several, one alone saves and restores."""
+    if jax.process_count() == 1:
+        return ocp.PyTreeCheckpointer()
+    me = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(me, active_processes={me}, barrier_sync_key_prefix=f"process-{me}")
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(multiprocessing_options=alone), multiprocessing_options=alone)
 
 
 def _write(path: Path, text: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from tunix_core.config import TrainerConfig
 from tunix_core.contracts import Critic, LossTerms, Model, Params
+from tunix_core.trainer.memory import bytes_of
 from tunix_core.trainer.optimizer import make_stepping
 from tunix_core.trainer.parts import Parts, make_parts
 from tunix_core.trainer.placing import Placing
@@ -49,12 +50,12 @@ class CriticLearner:
         self._parts = self._parts.having(placing.params(self._parts.trained))
         (state, taken), self._update = make_stepping(config, steps, self._parts.trained, ("",), placing)
         self.state: State = self._parts.trained, state, taken
-        found = partial(token_values, model, remat=config.remat)
-        measure = placing.jit(lambda parts, batch: found(parts.whole, batch), lambda whole: whole)
+        values = partial(token_values, model, remat=config.remat)
+        measure = placing.jit(lambda parts, batch: values(parts.whole, batch), lambda whole: whole)
         self._values = lambda parts, batch: measure(parts, placing.batch(batch))
 
         def terms(params: Params, batch: Arrays) -> LossTerms:
-            return critic.loss(found(params, batch), batch)
+            return critic.loss(token_values(model, params, batch, config.remat), batch)
 
         zeros, self._add = accumulation(terms, self._parts, placing)
         self._sums: Sums = zeros(batch)
@@ -65,6 +66,10 @@ class CriticLearner:
 
     def add(self, batch: Arrays) -> None:
         self._sums = self._add(self._sums, self._now, batch)
+
+    def bytes(self) -> int:
+        """What one device holds of parameters, optimizer and gradient."""
+        return bytes_of((self.state, self._sums.gradient))
 
     def update(self) -> dict[str, Sum]:
         """Takes the optimizer step; gives its metrics, "value_loss" among them."""

@@ -39,6 +39,10 @@ class Placing:
             return dict(arrays)
         return {name: put(array, layout.rows(np.shape(array))) for name, array in arrays.items()}
 
+    def row_share(self, rows: int) -> int:
+        """Over how many devices a batch's rows are split."""
+        return 1 if self.layout is None else rows // self.layout.rows((rows,)).shard_shape((rows,))[0]
+
     def whole(self, tree: Tree) -> Tree:
         """Arrays that every device has all of."""
         layout = self.layout

@@ -100,8 +100,8 @@ def make_accumulate(
     algorithm: Algorithm,
     parts: Parts,
     old_logp: str = "behaviour",
-    placing: Placing = HERE,
     remat: Remat = "none",
+    placing: Placing = HERE,
 ) -> Accumulate:
     """What accumulates an algorithm's micro-batches. `batch` also has "fresh", bool, and "staleness" [R, T].
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tunix_core.config import SuiteConfig, TrainerConfig
@@ -16,10 +17,12 @@ from tunix_core.trainer.critic import CriticLearner
 from tunix_core.trainer.health import Health, Keep, drop
 from tunix_core.trainer.lanes import Arrays, Lane, Measure, Member, Part, arrays_of
 from tunix_core.trainer.logprobs import token_logprobs
+from tunix_core.trainer.measures import checked_reference, logprobs, reference_measure, shown
+from tunix_core.trainer.memory import bytes_of, step_bytes
 from tunix_core.trainer.optimizer import make_stepping
 from tunix_core.trainer.outcomes import decide, outcome_of
 from tunix_core.trainer.packing import Packer, Sample, empty_batch
-from tunix_core.trainer.parts import Parts, make_parts
+from tunix_core.trainer.parts import make_parts
 from tunix_core.trainer.placing import Placing
 from tunix_core.trainer.steps import Report, forward_arrays, make_accumulate
 from tunix_core.trainer.tally import Tally, explained_variance, losses, means, updates
@@ -95,10 +98,10 @@ class Trainer:
         parts = make_parts(params, config.master, adapters)
         self._parts = parts.having(self._placing.params(parts.trained))
         elsewhere = self._placing if reference_layout is None else Placing(reference_layout)
-        reference = _checked_reference(model, reference) or (model, params)
+        reference = checked_reference(model, reference) or (model, params)
         if any(algorithm.needs_reference for algorithm in algorithms.values()):  # else the first weights may go
-            self._reference = self._brought(_reference(*reference, elsewhere), elsewhere)
-        self._shown = _shown(self._parts, adapters, self._placing)
+            self._reference = self._brought(reference_measure(*reference, elsewhere), elsewhere)
+        self._shown = shown(self._parts, adapters, self._placing)
         self._lanes = self._make_lanes(algorithms)
         labels = [lane.label for lane in self._distinct()]
         self._optimizer, self._update = make_stepping(config, steps, self._parts.trained, labels, self._placing)
@@ -175,6 +178,30 @@ class Trainer:
                 lane.restore(lanes[0][f"lane{i}"])
         self.version = state.version
 
+    def memory(self) -> dict[str, int]:
+        """Bytes that one device will hold, by what they are for: known before anything is compiled.
+
+        Activations are those of a whole micro-batch's rows on the device, as if nothing else were split.
+        """
+        padding = arrays_of(empty_batch(self._config.rows, self._config.row_tokens), 0)
+        batch, parts = forward_arrays(padding), self._parts
+
+        def value(trained: Params) -> jax.Array:
+            return jnp.sum(token_logprobs(self._model, parts.having(trained).whole, batch)[0])
+
+        kept, largest = step_bytes(value, parts.trained)
+        share = self._placing.row_share(self._config.rows)
+        lanes = self._distinct()
+        return {
+            "parameters": bytes_of(parts),
+            "their successors": bytes_of(parts.trained),
+            "gradients": sum(bytes_of(lane.sums.gradient) for lane in lanes),
+            "optimizer": bytes_of(self._optimizer),
+            "critics": sum(lane.critic.bytes() for lane in lanes if lane.critic),
+            "activations": kept // share,
+            "largest array": largest // share,
+        }
+
     def warm_up(self) -> None:
         """Compiles what a step runs; to be called before the first group. Changes nothing."""
         parts, padding = self._parts, empty_batch(self._config.rows, self._config.row_tokens)
@@ -209,9 +236,8 @@ class Trainer:
                 'trainer.old_logp = "behaviour": set it to "proximal", or leave the correction out'
             )
         critic, adaptive = None, {each.name: each.start for each in algorithm.adaptive}
-        functions = make_accumulate(
-            self._model, algorithm, self._parts, config.old_logp, self._placing, remat=config.remat
-        )
+        how = config.old_logp, config.remat, self._placing
+        functions = make_accumulate(self._model, algorithm, self._parts, *how)
         padding = empty_batch(config.rows, config.row_tokens)
         computed = ("reference_logp", "old_logp", "old_values", "returns")
         shapes = arrays_of(padding, 0) | dict.fromkeys(computed, padding.behaviour_logp) | adaptive
@@ -237,7 +263,7 @@ class Trainer:
         if algorithm.needs_reference:
             found["reference_logp"] = self._reference
         if self._config.old_logp == "proximal" and self._several_updates:
-            measure = _logprobs(self._model, self._placing)
+            measure = logprobs(self._model, self._placing)
             found["old_logp"] = lambda arrays: measure(self._parts, arrays)
         if critic:
             found["old_values"] = critic.values
@@ -370,31 +396,3 @@ def _checked(temperatures: Mapping[str, float]) -> dict[str, float]:
 def _no_longer_fresh(arrays: Arrays) -> Arrays:
     """After an update no token was sampled by the parameters as they are."""
     return arrays | {"fresh": np.zeros_like(arrays["fresh"])}
-
-
-def _shown(parts: Parts, adapters: Adapters | None, placing: Placing) -> Callable[[Params], Params]:
-    """From what is trained to what `weights` gives: nothing is copied where the model computes with just that."""
-    if adapters is not None or parts.all_as_computed:
-        return placing.gathered
-    cast = placing.jit(lambda trained: parts.having(trained).whole, lambda _: placing.shardings(parts.trained))
-    return lambda trained: placing.gathered(cast(trained))
-
-
-def _logprobs(model: Model, placing: Placing) -> Callable[[Parts, Arrays], jax.Array]:
-    """(parameters, a batch's arrays) -> log-probabilities [R, T]. Jitted; compiled when first used."""
-    measure = placing.jit(lambda parts, batch: token_logprobs(model, parts.whole, batch)[0], lambda whole: whole)
-    return lambda parts, arrays: measure(parts, placing.batch(forward_arrays(arrays)))
-
-
-def _checked_reference(model: Model, reference: tuple[Model, Params] | None) -> tuple[Model, Params] | None:
-    if reference and reference[0].vocab_size != model.vocab_size:
-        raise UsageError(
-            f"the reference has a vocabulary of {reference[0].vocab_size} tokens, the policy of {model.vocab_size}: "
-            "trainer.reference must name a model with the policy's tokenizer"
-        )
-    return reference
-
-
-def _reference(model: Model, params: Params, placing: Placing) -> Measure:
-    measure, frozen = _logprobs(model, placing), make_parts(placing.params(params), "model")
-    return lambda arrays: measure(frozen, arrays)

@@ -21,10 +21,10 @@ SUBMIT = Message("assistant", tool_calls=(ToolCall("submit", {}, "1"),))
 CHANGED = ExecResult(0, GOLD.encode())
 
 
-def bash(sandbox: Sandbox) -> Tool:
+def bash(sandbox: Sandbox, *, timeout_s: float = 60.0) -> Tool:
     async def bash(command: str) -> str:
         """Runs a command."""
-        return (await sandbox.exec(("echo", command), timeout_s=1)).stdout.decode()
+        return (await sandbox.exec(("echo", command), timeout_s=timeout_s)).stdout.decode()
 
     return tool(bash)
 
@@ -118,6 +118,17 @@ def test_text_is_answered_and_an_episode_that_never_submits_scores_nothing() -> 
 def test_a_call_that_is_none_is_answered(call: ToolCall) -> None:
     result = asyncio.run(play(made(Repository().sandboxes()), [Message("assistant", tool_calls=(call,))]))[-1]
     assert not result.done and result.observation[0].text.startswith("Error: ")
+
+
+def test_a_command_is_bounded_as_the_suite_asks() -> None:
+    repository = Repository()
+    sandboxes = FakeSandboxes(
+        lambda sandbox, call: None if call.command[0] == "echo" else repository.answer(sandbox, call)
+    )
+    call = Message("assistant", tool_calls=(ToolCall("bash", {"command": "hello"}, "1"),))
+    _, result = asyncio.run(play(made(sandboxes, command_timeout_s=7.0), [call]))
+    assert result.observation[0].text == "hello\n"
+    assert [each.timeout_s for each in sandboxes.calls if each.command[0] == "echo"] == [7.0]
 
 
 def test_what_fails_on_our_side_is_no_score() -> None:

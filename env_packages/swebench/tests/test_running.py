@@ -36,6 +36,7 @@ def test_one_more_test_that_must_fail_is_written_before_the_tests() -> None:
     [
         ("./tests/runtests.py --verbosity 2 it",),
         ("pytest -rA",),  # named no file
+        ("pytest -rA tests/test_it.py | tee log",),
         ("pytest -rA tests/test_it.py", "cat results.xml"),  # its exit code is another command's
     ],
 )
@@ -58,7 +59,7 @@ def test_other_runners_are_left_as_they_are(lines: tuple[str, ...]) -> None:
     ],
 )
 def test_when_a_run_of_pytest_is_believed(statuses: dict[str, str], exit_code: int, doubt: str | None) -> None:
-    said = distrust(arrange(row(), NAME), Run("log", exit_code), statuses)
+    said = distrust(row(), arrange(row(), NAME), Run("log", exit_code), statuses)
     assert said is None if doubt is None else said is not None and doubt in said
 
 
@@ -72,5 +73,25 @@ def test_when_a_run_of_pytest_is_believed(statuses: dict[str, str], exit_code: i
     ],
 )
 def test_when_another_runner_is_believed(statuses: dict[str, str], exit_code: int, believed: bool) -> None:
-    script = arrange(row(eval_script=with_tests("./runtests.py")), NAME)
-    assert (distrust(script, Run("log", exit_code), statuses) is None) is believed
+    other = row(eval_script=with_tests("./runtests.py"))
+    assert (distrust(other, arrange(other, NAME), Run("log", exit_code), statuses) is None) is believed
+
+
+@pytest.mark.parametrize(
+    ("log", "statuses", "exit_code", "believed"),
+    [
+        ("Executed 12 of 12", {}, 0, True),
+        ("Executed 0 of 0", {}, 0, False),
+        ("", {}, 0, False),  # silence is no proof
+        ("  31 passing (2s)\n", {}, 0, True),
+        ("0 passing\n", {}, 0, False),
+        ("31 passing", {}, 1, False),
+        ("31 passing", {OTHER: "FAILED"}, 1, True),
+        ("30 specs, 0 failures", {}, 0, True),
+    ],
+)
+def test_where_only_failures_are_logged_silence_must_come_from_tests_that_ran(
+    log: str, statuses: dict[str, str], exit_code: int, believed: bool
+) -> None:
+    other = row(eval_script=with_tests("npm test"), eval_type="fail_only")
+    assert (distrust(other, arrange(other, NAME), Run(log, exit_code), statuses) is None) is believed

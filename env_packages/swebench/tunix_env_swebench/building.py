@@ -7,6 +7,7 @@ import io
 import tarfile
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ class _Workshop:
                 network_mode="none",
                 user="root",
                 init=True,
+                auto_remove=True,  # also when this process is killed: it ends by itself, and is gone
                 labels={LABEL: self._row.instance_id},
             )
         except ImageNotFound as error:
@@ -85,7 +87,11 @@ class _Workshop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._container.remove(force=True, v=True)
+        from docker.errors import NotFound
+
+        with suppress(NotFound):
+            self._container.kill()
+            self._container.wait(condition="removed")
 
     def run(self, command: Sequence[str], cwd: str = "/") -> str:
         code, output = self._try(command, cwd)

@@ -8,9 +8,9 @@ from inspect import isawaitable
 from typing import Any, Literal
 
 from tunix_core import StepResult, Task
-from tunix_core.envs import ToolEnvironment
+from tunix_core.envs import ToolEnvironment, accepted
 from tunix_core.sandboxes import ExecResult, Sandbox, SandboxError, Sandboxes, SandboxLimits, SandboxRequest
-from tunix_core.tools import Tool
+from tunix_core.tools import SandboxTool, Tool
 from tunix_env_swebench.grading import Verdict, grade, refused
 from tunix_env_swebench.repository import ROOT, TOO_MUCH, prepare, take_diff
 from tunix_env_swebench.rows import Row
@@ -20,6 +20,7 @@ TOOLS = ("tools/bash", "tools/edit", "tools/search")
 PATH = "/opt/testbed/bin:/opt/miniconda3/envs/testbed/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MAX_PATCH_BYTES = 1 << 20
 LOG_BYTES = 16 << 20
+KILL_S = 10.0  # that a tool has to end a command which ran out of time
 PROMPT = """The repository {repo} is in {root}. Resolve this issue by changing its code, then call submit. \
 Hidden tests decide; changes to tests do not count.
 
@@ -55,7 +56,7 @@ class SweBenchEnv(ToolEnvironment):
         task: its gold is a row as `rows.Row` reads it.
         tools: ids of the hub; `submit` is always there.
         reward: "resolved" is 1 or 0; "share" is the share of repaired tests times that of maintained ones.
-        command_timeout_s: for each tool call.
+        command_timeout_s: for each command of a tool.
         eval_timeout_s: for the hidden tests.
         cpus, memory_mb, disk_mb, pids: of the agent's container, and of the one it is graded in.
     """
@@ -74,11 +75,12 @@ class SweBenchEnv(ToolEnvironment):
         pids: int = 512,
         **kwargs: Any,
     ) -> None:
-        super().__init__(task, **{"max_steps": 50, "tool_timeout_s": command_timeout_s, **kwargs})
+        super().__init__(task, **{"max_steps": 50, "tool_timeout_s": command_timeout_s + KILL_S, **kwargs})
         if reward not in ("resolved", "share"):
             raise ValueError(f"reward={reward!r}: expected 'resolved' or 'share'")
         self.tools = {SUBMIT.name: SUBMIT}  # in place of `finish`: the answer is in the repository
-        self._tool_ids, self._reward, self._eval_timeout_s = tuple(tools), reward, eval_timeout_s
+        self._tool_ids, self._reward = tuple(tools), reward
+        self._command_timeout_s, self._eval_timeout_s = command_timeout_s, eval_timeout_s
         self._limits = SandboxLimits(
             cpus=cpus, memory_mb=memory_mb, disk_mb=disk_mb, pids=pids, output_bytes=MAX_PATCH_BYTES
         )
@@ -92,8 +94,16 @@ class SweBenchEnv(ToolEnvironment):
         await self._close()
         self._sandbox = await self._open(self._provider, self.row)
         await prepare(self._sandbox)
-        self.add_tools(self._sandbox, *self._tool_ids)
+        self.add_tools(self._sandbox, *(self._bound(identity, self._sandbox) for identity in self._tool_ids))
         return PROMPT.format(repo=self.row.repo, root=ROOT, issue=self.row.problem_statement)
+
+    def _bound(self, identity: str, sandbox: Sandbox) -> Any:
+        """The tool of that id; one that bounds its commands itself gets the episode's bound."""
+        found = self.find_tool(identity)
+        if not isinstance(found, SandboxTool):
+            return found
+        bind: Any = found.bind
+        return bind(sandbox, **accepted(bind, {"timeout_s": self._command_timeout_s}))
 
     async def _step_impl(self, action: Any) -> Any:
         if isinstance(action, str):

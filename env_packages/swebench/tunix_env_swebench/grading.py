@@ -92,7 +92,7 @@ async def _tested(sandbox: Sandbox, row: Row, patch: str, script: Script, timeou
     ran = await run(sandbox, script, timeout_s)
     log = "" if ran.log is None else ran.log
     statuses = await statuses_of(row, log) if log else {}
-    reason, message = _flaw(script, ran, statuses, timeout_s)
+    reason, message = _flaw(row, script, ran, statuses, timeout_s)
     outcome = unrun(row) if reason else judge(row, _at_worst(statuses, log, script))
     if not reason and not outcome.resolved:
         failed = (*outcome.fail_to_pass.failure, *outcome.pass_to_pass.failure)
@@ -100,13 +100,13 @@ async def _tested(sandbox: Sandbox, row: Row, patch: str, script: Script, timeou
     return Verdict(outcome, reason, message, report(row, outcome, patch=patch, applied=True))
 
 
-def _flaw(script: Script, ran: Run, statuses: Mapping[str, str], timeout_s: float) -> tuple[str, str]:
+def _flaw(row: Row, script: Script, ran: Run, statuses: Mapping[str, str], timeout_s: float) -> tuple[str, str]:
     """Why a run counts for nothing: a word and a sentence; empty when it counts."""
     if ran.timed_out:
         return "tests_timeout", f"the tests took longer than {timeout_s:g} s"
     if ran.log is None:
         return "tests_not_reached", f"the script ended with {ran.exit_code} before the tests began"
-    if doubt := distrust(script, ran, statuses):
+    if doubt := distrust(row, script, ran, statuses):
         return ("output_too_long" if ran.truncated else "log_not_believed"), doubt
     return "", ""
 

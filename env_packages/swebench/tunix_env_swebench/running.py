@@ -8,6 +8,7 @@ out, or ends as if all had passed does not report what happened.
 from __future__ import annotations
 
 import posixpath
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ FIXED = {
     "PYTEST_PLUGINS": "",
 }
 FAILED = 1  # pytest's exit code when all was run and some failed
+# How runners that name failures only count what they ran; "0 of 0" is none.
+_RAN = re.compile(
+    r"\b[1-9]\d* (?:passing|passed|specs?|tests?|success)\b|\b(?:executed|tests:|total:) +[1-9]|': ok$",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +91,12 @@ def arrange(row: Row, name: str) -> Script:
 
 
 def _with_failing_test(row: Row, tests: Sequence[str], name: str) -> tuple[list[str], list[str]] | None:
-    """What writes the failing test, and the test command with it; None where the last command is no pytest
-    that is given files."""
+    """What writes the failing test, and the test command with it; None where the last command is no plain
+    pytest that is given files."""
     said = [line for line in tests if line.strip()]
     files = sorted(path for path in touched(row.test_patch) if path.endswith(".py"))
     named = [path for path in files if said and path in said[-1].split()]
-    if not named or "pytest" not in said[-1]:
+    if not named or "pytest" not in said[-1] or set("|<>&;") & set(said[-1]):
         return None
     path = posixpath.join(posixpath.dirname(named[0]), f"test_{name}.py")
     content = f"def test_{name}():\n    raise AssertionError\n"
@@ -107,12 +113,10 @@ async def run(sandbox: Sandbox, script: Script, timeout_s: float) -> Run:
     return Run(log if found else None, result.exit_code, result.timed_out, result.truncated)
 
 
-def distrust(script: Script, run: Run, statuses: Mapping[str, str]) -> str | None:
+def distrust(row: Row, script: Script, run: Run, statuses: Mapping[str, str]) -> str | None:
     """Why a log does not describe what was run, or None."""
     if not script.must_fail:
-        if run.exit_code and statuses and not FAILING & set(statuses.values()):
-            return f"no test failed in the log, and the command ended with {run.exit_code}"
-        return None
+        return _distrust_by_exit_code(row, run, statuses)
     found = [status for name, status in statuses.items() if script.must_fail in name]
     if not found:
         return "a test that must fail is not in the log"
@@ -120,4 +124,13 @@ def distrust(script: Script, run: Run, statuses: Mapping[str, str]) -> str | Non
         return "a test that must fail passed"
     if run.exit_code != FAILED:
         return f"a test failed, and the command ended with {run.exit_code}"
+    return None
+
+
+def _distrust_by_exit_code(row: Row, run: Run, statuses: Mapping[str, str]) -> str | None:
+    """For runners of any kind. Where only failures are logged, silence must come from tests that ran."""
+    if row.fail_only and not statuses and not _RAN.search(run.log or ""):
+        return "nothing in the log says that a test was run"
+    if run.exit_code and (statuses or row.fail_only) and not FAILING & set(statuses.values()):
+        return f"no test failed in the log, and the command ended with {run.exit_code}"
     return None

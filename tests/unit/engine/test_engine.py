@@ -290,16 +290,21 @@ def test_an_older_versions_prefixes_miss(kit: Any, exact: bool) -> None:
     assert kit.with_engine(kit.engine(store=store, exact=exact), work) == [0, 19, 0, 19]
 
 
-def test_a_prefix_filled_over_two_versions_is_not_shared(kit: Any) -> None:
-    source = Switching(reads=2)  # the first read is the start's
-    mine = kit.request(kit.prompt(47), max_tokens=1)
+def test_what_is_sampled_by_new_weights_alone_has_its_whole_context_from_them(kit: Any) -> None:
+    """Weights that come while a prompt is being filled: it is filled again, and can be shared."""
+    old, new = kit.decoder.init(0), jax.tree.map(lambda leaf: leaf * 1.5, kit.decoder.init(0))
+    source = Switching(reads=2, first=old, then=new)  # the first read is the start's
+    mine = kit.request(kit.prompt(47), max_tokens=3)
 
-    async def work(engine: SlotEngine) -> tuple[int, int]:
+    async def work(engine: SlotEngine) -> tuple[Any, float, int]:
         first = await engine.generate(mine)
-        assert first.versions[-1] == 1
-        return first.cached_tokens, (await engine.generate(mine)).cached_tokens
+        return first, engine.statistics()["prefill_tokens"], (await engine.generate(mine)).cached_tokens
 
-    assert kit.with_engine(kit.engine(store=source, exact=False), work) == (0, 0)
+    got, computed, cached = kit.with_engine(kit.engine(kit.decoder, old, store=source, exact=False), work)
+    assert computed > 46 and (got.versions == 1).all()
+    whole = kit.logprobs(new, np.append(mine.prompt, got.tokens))[46:]
+    assert np.abs(got.full_logprobs - whole).max() < 1e-4
+    assert cached == 46
 
 
 def test_weights_of_another_shape_end_the_engine(kit: Any) -> None:

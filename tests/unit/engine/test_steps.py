@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tunix_core.engine.engine import pieces_of
 from tunix_core.engine.layout import Layout
 from tunix_core.engine.sampling import Settings
 from tunix_core.engine.steps import NONE, Live, Programs, Sizes, Slotwise, compile_programs, length_axes
@@ -96,3 +100,11 @@ def test_a_cache_without_an_axis_of_positions_is_refused(kit: Any) -> None:
 
     with pytest.raises(EngineError, match=r"shape \(4, 7\) for length 4"):
         length_axes(Recurrent(), SIZES)
+
+
+@given(chunk=st.integers(1, 100), count=st.integers(1, 300))
+def test_a_cache_lies_in_few_pieces_of_whole_chunks_each_at_most_as_long_as_all_before(chunk: int, count: int) -> None:
+    pieces = pieces_of(chunk * count, chunk)
+    assert sum(pieces) == chunk * count and not any(piece % chunk for piece in pieces)
+    assert all(piece <= sum(pieces[:i]) for i, piece in enumerate(pieces) if i)
+    assert len(pieces) <= 2 + max(0, math.log2(sum(pieces) / pieces[0]))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tunix_core.profiling import Watchdog
-from tunix_core.profiling.watchdog import BEAT_S
+from tunix_core.profiling.watchdog import BEAT_S, CULPRITS
 
 
 class Clock:
@@ -71,6 +71,22 @@ def test_what_holds_the_loop_is_named_once_for_each_culprit(caplog: pytest.LogCa
     said = [record.message for record in caplog.records]
     assert len(said) == 2
     assert "blocking_grader" in said[0] and "blocking_parser" in said[1]
+
+
+def test_culprits_are_told_apart_up_to_a_number(caplog: pytest.LogCaptureFixture) -> None:
+    def check(dog: Watchdog, clock: Clock, stack: list[Any]) -> None:
+        for index in range(CULPRITS + 5):
+            held: dict[str, Any] = {}
+            exec(f"import sys\ndef culprit_{index}(): return sys._getframe()", held)
+            stack[0] = held[f"culprit_{index}"]
+            clock.now += 0.5
+            dog.look()
+            dog.beat()
+        assert len(dog.culprits) == CULPRITS + 1 and dog.culprits["others"] == 5
+
+    with caplog.at_level(logging.WARNING):
+        watched(check)
+    assert len(caplog.records) == CULPRITS
 
 
 def test_a_loop_on_time_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,9 +40,10 @@ def test_the_barrier_that_holds_most_is_named_with_what_would_help(barrier: str,
 
 
 def test_a_run_whose_engine_never_rests_is_bound_by_it() -> None:
-    found = pipeline_summary([row(environment=0.01) | {"busy/engine": 0.97}])
+    found = pipeline_summary([row(environment=0.01) | {"busy/engine": 0.97, "idle_share": 0.02}])
     assert found["bound_by"] == "the engine" and found["advice"] == []
-    assert pipeline_summary([row() | {"busy/trainer": 0.99}])["bound_by"] == "the trainer"
+    found = pipeline_summary([row(staleness=0.4) | {"busy/trainer": 0.99, "idle_share": 0.01}])
+    assert found["bound_by"] == "the trainer", "what waits meanwhile holds nobody up"
 
 
 def test_the_table_shows_shares_and_advice() -> None:

@@ -40,7 +40,7 @@ def test_every_share_by_hand() -> None:
             "barrier/mix": 0.1,
             "barrier/trainer_starved": 0.15,
             "barrier/engine_starved": 0.6,
-            "barrier/admission": 0.2,
+            "barrier/admission": 0.1,
             "barrier/hand_over": 0.02,
             "barrier/environment": 0.2,
         }

@@ -117,3 +117,10 @@ def test_without_gold_the_promises_of_every_environment_are_checked(
     assert run("check", "games/frozen-lake", "--n", "1") == 0
     assert "games/frozen-lake: as it should be" in capsys.readouterr().out
     assert run("check", "games/frozen-lake", "--out", "x.json") == 2
+    assert run("check", "riddles/known", "-p", str(plugin)) == 1
+    assert "riddles/known: a task of eval says another split" in capsys.readouterr().err
+
+
+def test_what_works_in_a_sandbox_is_checked_by_its_solutions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", "swebench/mini") == 2
+    assert "with --gold" in capsys.readouterr().err

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tunix_core.config import SandboxConfig, SuiteConfig
-from tunix_core.errors import UsageError
-from tunix_core.run.sandboxes import make_sandboxes
+from tunix_core.errors import CheckpointError, UsageError
+from tunix_core.reporting import RunDir
+from tunix_core.run.sandboxes import lock_images, make_sandboxes, start_sandboxes
+from tunix_core.sandboxes import SandboxRequest
 from tunix_core.specs import EnvSpec, Option, SandboxSpec
 from tunix_core.testing.sandboxes import FakeSandboxes
 
@@ -70,3 +74,24 @@ def test_isolation_is_given_up_only_by_name() -> None:
         made(SandboxConfig("test/open", unisolated=("plain",)), plain, isolated)
     assert made(SandboxConfig("test/open", unisolated=("strict",)), plain, isolated) is not None
     assert made(SandboxConfig("test/closed"), plain, isolated) is not None
+
+
+def test_a_resumed_run_wants_the_images_it_began_with(tmp_path: Path) -> None:
+    class Moved(FakeSandboxes):
+        async def identify(self, image: str) -> str:
+            return f"another {image}"
+
+    async def main(run_dir: RunDir) -> None:
+        run_dir.write_json("lock.json", {"seed": 1})
+        lock_images(None, run_dir)
+        sandboxes = FakeSandboxes()
+        assert await start_sandboxes(sandboxes, run_dir)
+        await sandboxes.open(SandboxRequest("a:1"))
+        lock_images(sandboxes, run_dir)
+        assert run_dir.read_json("lock.json") == {"seed": 1, "images": {"a:1": "a:1"}}
+        assert await start_sandboxes(FakeSandboxes(), run_dir)
+        with pytest.raises(CheckpointError, match="image 'a:1' was a:1 when the run began, and is another a:1 here"):
+            await start_sandboxes(Moved(), run_dir)
+
+    with RunDir(tmp_path / "run") as run_dir:
+        asyncio.run(main(run_dir))

@@ -17,8 +17,15 @@ from tunix_core.testing.clock import run
 ROOMS = {"scheduler": {"groups_running": 2, "oldest_group_s": 7.5}, "queue": {"size": 0}}
 
 
+class Seen:
+    """What is known of a run."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.episodes = recorder, 0
+
+
 def watch_of(recorder: Recorder, timeout_s: float) -> StallWatch:
-    return StallWatch(timeout_s, recorder, lambda: ROOMS, clock=asyncio.get_running_loop().time)
+    return StallWatch(timeout_s, Seen(recorder), lambda: ROOMS, clock=asyncio.get_running_loop().time)
 
 
 async def episode(sample: int, where: str, **tags: int) -> None:
@@ -72,6 +79,21 @@ def test_progress_puts_the_end_off() -> None:
             return await watch.over(work())
 
     assert run(main()) == pytest.approx(500.0)
+
+
+def test_an_episode_that_ends_is_progress() -> None:
+    async def main() -> None:
+        with recording() as recorder:
+            seen = Seen(recorder)
+
+            async def work() -> None:
+                for _ in range(10):
+                    await asyncio.sleep(50.0)
+                    seen.episodes += 1
+
+            await StallWatch(60.0, seen, lambda: ROOMS, clock=asyncio.get_running_loop().time).over(work())
+
+    run(main())
 
 
 def test_it_ends_soon_after_the_timeout_and_cancels_the_work() -> None:

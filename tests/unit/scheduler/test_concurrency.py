@@ -32,6 +32,13 @@ def test_a_suite_is_started_as_early_as_its_time_asks_for(group_s, step_s, bound
     assert concurrency.lead("a", bound) == min(bound, math.ceil(group_s / step_s) + 1)
 
 
+def test_where_groups_are_replaced_more_are_started():
+    concurrency = Concurrency({"a": 8}, 256)
+    concurrency.group("a", 1.0)
+    concurrency.step(1.0)
+    assert [concurrency.lead("a", 8, per_place) for per_place in (1.0, 1.5, 3.0)] == [2, 3, 6]
+
+
 def test_what_takes_longer_than_a_step_waits_and_the_bound_lasts_is_too_old_at_its_end():
     concurrency = Concurrency({"a": 8}, 256)
     assert not concurrency.outlasts("a", 2, 60.0)

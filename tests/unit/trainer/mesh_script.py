@@ -18,6 +18,7 @@ from tunix_core.models.weights import heads_together
 from tunix_core.trainer import Trainer
 from tunix_core.types import Group, SampleId, Score, Task, TokenSpan, Trajectory
 
+TINY = DecoderConfig(64, 32, 1, 4, 2, 8, 64, 64)
 NANO = DecoderConfig(512, 128, 4, 4, 2, 32, 384, 512)
 SMOLLM2 = DecoderConfig(49_152, 576, 2, 9, 3, 64, 1536, 2048, tie_embeddings=True, rope_theta=100_000.0)
 MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (4, 1, 2), "all": (2, 2, 2)}
@@ -53,7 +54,7 @@ def layout(model: DecoderModel, axes: tuple[int, int, int], first: int = 0) -> M
 
 
 def taken(model: DecoderModel, params: Any, **how: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Loss, gradient and parameters after one step, and the loss of the next."""
+    """The losses of two steps, the gradient of the first, and the parameters after both."""
     trainer = Trainer(model, params, {"s": ALGORITHM}, CONFIG, steps=9, **how)
     losses, moments = [], np.empty(0)
     for at in range(2):
@@ -82,7 +83,9 @@ def relative(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> lis
     return [float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(found, expected, strict=True)]
 
 
-model = DecoderModel({"nano": NANO, "smollm2": SMOLLM2}[sys.argv[1]])
+if sys.argv[1] == "tiny":
+    jax.config.update("jax_disable_most_optimizations", True)  # run twice, they'd never earn back what they take
+model = DecoderModel({"tiny": TINY, "nano": NANO, "smollm2": SMOLLM2}[sys.argv[1]])
 params = jax.device_get(model.init(0))
 expected = taken(model, params)
 for name in sys.argv[2:]:

@@ -14,7 +14,7 @@ from typing import Any
 from tunix_core.contracts import SandboxRequest
 from tunix_core.errors import SandboxError, UsageError
 from tunix_core.sandboxes.base import FILES_S, StreamSandbox
-from tunix_core.sandboxes.docker.engine import Engine, Missing, Refused, plain_socket
+from tunix_core.sandboxes.docker.engine import Engine, Missing, Refused, plain_socket, remove_container
 from tunix_core.sandboxes.docker.images import Images
 from tunix_core.sandboxes.docker.lease import FIRST_PROCESS, LEASE_S, Heart, Lease
 from tunix_core.sandboxes.docker.seeds import Seed, Seeds
@@ -110,7 +110,7 @@ class Workshop:
             return identity, sock
         except BaseException:
             with suppress(Exception):
-                api.remove_container(identity, force=True, v=True)
+                remove_container(api, identity)
             raise
 
 
@@ -268,13 +268,10 @@ class DockerSandbox(StreamSandbox):
         await asyncio.shield(self._removing)
 
     async def _remove(self) -> None:
-        self._workshop.heart.remove(self._lease)
         try:
-            await self._engine.call(lambda api: api.remove_container(self.id, force=True, v=True))
-        except Missing:
-            pass
+            await self._engine.call(lambda api: remove_container(api, self.id))
         except SandboxError as error:
-            if "already in progress" not in str(error):
-                log.warning("removing a container: %s; its lease ends it in %d s", error, LEASE_S)
+            log.warning("removing a container: %s; its lease ends it in %d s", error, LEASE_S)
         finally:
+            self._workshop.heart.remove(self._lease)
             self._workshop.release(self)

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from tunix_core.errors import SandboxError, UsageError
@@ -122,6 +123,19 @@ def plain_socket(given: Any) -> socket.socket:
     if response is not None:
         response.close()
     return sock
+
+
+def remove_container(api: docker.APIClient, identity: str) -> None:
+    """Removes a container with all that runs in it, and waits until it is gone."""
+    try:
+        api.remove_container(identity, force=True, v=True)
+    except NotFound:
+        pass
+    except APIError as error:
+        if "already in progress" not in _said(error):
+            raise
+        with suppress(NotFound):  # the engine is at it by itself, since the first process has ended
+            api.wait(identity, condition="removed", timeout=CALL_S)
 
 
 def _said(error: APIError) -> str:

@@ -69,11 +69,11 @@ class DockerSandboxes:
         self._heart = Heart()
         labels = {OWNER: str(self._owner)}
         platform = f"{info['OSType']}/{_GO_ARCH.get(info['Architecture'], info['Architecture'])}"
-        self.images = Images(_Engine(self._engine), platform, self._resolve, pull=self._pull, mirror=self._mirror)
+        self._images = Images(_Engine(self._engine), platform, self._resolve, pull=self._pull, mirror=self._mirror)
         self._seeds = Seeds(self._engine, labels)
         self._workshop = Workshop(
             self._engine,
-            self.images,
+            self._images,
             self._seeds,
             self._heart,
             labels,
@@ -98,6 +98,18 @@ class DockerSandboxes:
         self._open.add(sandbox)
         self._opened += 1
         return sandbox
+
+    async def identify(self, image: str) -> str:
+        await self.start()
+        return await self._images.find(image)
+
+    def used_images(self) -> Mapping[str, str]:
+        used = self._images.used if self._started else {}
+        return {name: identity for name, identity in used.items() if name != identity}  # snapshots are their ids
+
+    @property
+    def _started(self) -> bool:
+        return self._starting is not None and self._starting.done() and not self._starting.exception()
 
     def _forget(self, sandbox: DockerSandbox) -> None:
         if sandbox in self._open:
@@ -154,7 +166,7 @@ class DockerSandboxes:
 
     def statistics(self) -> Mapping[str, float]:
         found: dict[str, float] = {"open": len(self._open), "opened": self._opened, "lost": self._lost}
-        if self._starting is not None and self._starting.done() and not self._starting.exception():
+        if self._started:
             pool = self._pool
             found |= {
                 "warm": pool.waiting,

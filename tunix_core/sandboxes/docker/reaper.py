@@ -6,8 +6,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from tunix_core.errors import SandboxError
-from tunix_core.sandboxes.docker.engine import Engine, Missing
+from tunix_core.sandboxes.docker.engine import Engine, Missing, remove_container
 from tunix_core.sandboxes.owner import Found, Owner, state_of
 
 OWNER = "tunix.owner"
@@ -36,15 +35,11 @@ def clean(engine: Engine) -> list[Found]:
 
 
 def remove(engine: Engine, found: Found) -> None:
-    with suppress(Missing):  # it ended by itself meanwhile
-        try:
-            if found.kind == "container":
-                engine.call_here(lambda api: api.remove_container(found.id, force=True, v=True))
-            else:
-                engine.call_here(lambda api: api.remove_image(found.id, force=True))
-        except SandboxError as error:
-            if "already in progress" not in str(error):
-                raise
+    if found.kind == "container":
+        engine.call_here(lambda api: remove_container(api, found.id))
+        return
+    with suppress(Missing):
+        engine.call_here(lambda api: api.remove_image(found.id, force=True))
 
 
 def remove_images(engine: Engine, owner: Owner) -> None:
