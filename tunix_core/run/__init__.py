@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tunix_core.config import RunConfig
     from tunix_core.plugins import Hub
     from tunix_core.run.hosts import Hosts
-    from tunix_core.run.training import RunResult
+    from tunix_core.run.outcome import RunResult
 
 
 def train(config: RunConfig, *, hub: Hub, **how: Any) -> RunResult:
-    """Trains as `config` says; see `run.training.train`."""
-    from tunix_core.run.training import train as run_train
+    """Trains as `config` says; see `run.start.train`."""
+    from tunix_core.run.start import train as run_train
 
     return run_train(config, hub=hub, **how)
 

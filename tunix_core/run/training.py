@@ -5,28 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tunix_core.config import RunConfig, dump_config
+from tunix_core.config import RunConfig
 from tunix_core.contracts import Context
 from tunix_core.errors import CheckpointError, NoSignal
 from tunix_core.plugins import Hub
 from tunix_core.profiling import span
 from tunix_core.reporting import Progress, RunDir, pipeline_summary, pipeline_table, read_rows, summary_table
-from tunix_core.run.build import Bench, algorithms, connect, make_curriculum, prepare
+from tunix_core.run.build import Bench, algorithms, connect, make_curriculum
 from tunix_core.run.devices import adapters_of, arranged, layout_of, make_meshes, reference_of
 from tunix_core.run.engines import fit, open_engine
 from tunix_core.run.evaluation import engine_needs
 from tunix_core.run.held_out import HeldOut
-from tunix_core.run.hosts import Hosts, follow, join, leading
 from tunix_core.run.interrupt import Interrupt, Stopped
-from tunix_core.run.lock import check_lock, make_lock
-from tunix_core.run.loop import calm_collector, run_on_loop
+from tunix_core.run.loop import calm_collector
 from tunix_core.run.metrics import StepMetrics
 from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
@@ -39,53 +36,6 @@ from tunix_core.run.trackers import Trackers
 from tunix_core.run.trainer_thread import TrainerThread
 from tunix_core.scheduler import Mixture, SuitePlan
 from tunix_core.types import Group, Trajectory
-
-
-def train(
-    config: RunConfig,
-    *,
-    hub: Hub,
-    resume: bool = False,
-    overwrite: bool = False,
-    config_name: str = "",
-    hosts: Hosts | None = None,
-) -> RunResult:
-    """Trains as `config` says, in its run directory.
-
-    Args:
-        hosts: which of several processes this is; all but the first only repeat the first one's training.
-
-    Raises:
-        UsageError: something in the config does not fit what is installed.
-        RunEnded: the run stopped itself; the message says why.
-    """
-    from tunix_core.trainer import advised
-
-    if hosts:
-        join(hosts)
-    benches = [prepare(suite, hub) for suite in config.suites]
-    config = replace(config, run_dir=config.run_dir or _default_dir(config_name))
-    lock = make_lock(config, benches, hub)
-    training = Training(config, hub, benches)  # what can't be built is told before anything is written
-    if hosts and hosts.process:
-        with advised(training.needs):
-            follow(training.learner, hosts)
-        return RunResult(Path(config.run_dir), {})
-    with ExitStack() as stack:
-        if hosts:
-            training.learner = stack.enter_context(leading(training.learner, hosts))
-        run_dir = stack.enter_context(RunDir(Path(config.run_dir), resume=resume, overwrite=overwrite))
-        if resume:
-            check_lock(run_dir.read_json("lock.json"), lock)
-        else:
-            run_dir.write_text("config.toml", dump_config(config))
-            run_dir.write_json("lock.json", lock)
-        with advised(training.needs):
-            return run_on_loop(training.run(run_dir, resume))
-
-
-def _default_dir(name: str) -> str:
-    return f"runs/{name or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 class Training:

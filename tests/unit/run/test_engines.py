@@ -15,7 +15,7 @@ from tunix_core.errors import ConfigError, UnknownIdError, UsageError
 from tunix_core.plugins import Hub
 from tunix_core.run import evaluate
 from tunix_core.run.engines import open_engine
-from tunix_core.run.training import train
+from tunix_core.run.start import train
 from tunix_core.testing.engine import FixedWeights
 
 PLUGIN = """

@@ -15,6 +15,8 @@ from tunix_core.errors import CheckpointError, UnknownIdError
 from tunix_core.plugins import Hub
 from tunix_core.run.build import prepare
 from tunix_core.run.lock import check_lock, make_lock
+from tunix_core.tasks import ListSource
+from tunix_core.types import Task
 
 PLUGIN = """
 from tunix_core import EnvSpec, Option, RewardSpec, hookimpl
@@ -42,11 +44,12 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     """`lock(run, plugin)` makes the lock of a config with that plugin file."""
     monkeypatch.setattr(sys, "path", list(sys.path))
 
-    def make(run: str = RUN, plugin: str = PLUGIN) -> dict[str, Any]:
+    def make(run: str = RUN, plugin: str = PLUGIN, tasks: str = "abc") -> dict[str, Any]:
         (tmp_path / "pool.py").write_text(plugin)
         hub = Hub.load([tmp_path / "pool.py"])
         config = load_config(None, text=run)
-        return make_lock(config, [prepare(suite, hub) for suite in config.suites], hub)
+        sources = {"pool/x": ListSource([Task(name) for name in tasks])}
+        return make_lock(config, [prepare(suite, hub) for suite in config.suites], hub, sources)
 
     yield make
     sys.modules.pop("pool", None)
@@ -95,6 +98,16 @@ def test_what_changed_is_refused_by_name(
     with pytest.raises(CheckpointError, match=f"can't be resumed as it was started: .*{says}") as refused:
         check_lock(before, after)
     assert "Restore these, or start a new run." in str(refused.value)
+
+
+def test_other_tasks_and_another_reference_are_refused(lock: Callable[..., dict[str, Any]]) -> None:
+    before = saved(lock())
+    with pytest.raises(CheckpointError, match=r"tasks\.pool/x: was '3, \w+', is '4, \w+'"):
+        check_lock(before, lock(tasks="abcd"))
+    with pytest.raises(CheckpointError, match=r"tasks\.pool/x: was '3, \w+', is '3, \w+'"):
+        check_lock(before, lock(tasks="abd"))
+    with pytest.raises(CheckpointError, match="reference: was '', is 'runs/teacher'"):
+        check_lock(before, lock(f"{RUN}\n[trainer]\nreference = 'runs/teacher'\n"))
 
 
 def test_another_version_of_a_package_is_refused(lock: Callable[..., dict[str, Any]]) -> None:
