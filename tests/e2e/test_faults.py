@@ -86,7 +86,8 @@ def test_the_time_of_a_useful_group_grows_with_the_work_that_was_lost_and_the_ha
     assert set(found) == KINDS and 0.12 < found.total() / len(faulty.seen) < 0.28
     # A hang holds its place for step_s = 20 s, where an episode takes 4 s.
     held = sum(20.0 for t in faulty.seen if t.failure and t.failure.kind == "env_timeout") / (4.0 * len(faulty.seen))
-    assert faulty_s / sound_s < 1.2 * (faulty.work() + held)
+    # A ninety-six-group run ramps up and down, and what failed last is made up for alone: hence half again.
+    assert faulty_s / sound_s < 1.5 * (faulty.work() + held)
 
 
 CONFIG = """
