@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
 BENCH_PEERS ?= .venv-peers
+PYTEST := "$(BIN)/python" -m pytest -q -n auto --maxprocesses 4 --dist loadgroup
 PACKAGES := plugins/algorithms plugins/curricula plugins/engines plugins/models plugins/rewards plugins/sandboxes plugins/tools \
 	env_packages/games env_packages/math env_packages/swebench
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)
@@ -22,10 +23,10 @@ quickstart: setup
 	"$(BIN)/tunix" train examples/quickstart.toml -o seed=$(SEED) -o run_dir=runs/quickstart --overwrite
 
 test: setup
-	"$(BIN)/python" -m pytest -q
+	$(PYTEST)
 
 test-all: setup
-	"$(BIN)/python" -m pytest -q -m ''
+	$(PYTEST) -m ''
 
 check: setup
 	"$(BIN)/ruff" check . && "$(BIN)/ruff" format --check . && "$(BIN)/pyright"

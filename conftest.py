@@ -10,6 +10,13 @@ import pytest
 BASE_IMAGE = "tunix/base:1"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of several workers one has all of a file, since its fixtures are, and one all that uses the Docker engine."""
+    for item in items:
+        group = "docker" if item.get_closest_marker("docker") else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("docker") is None or not (reason := missing()):
         return

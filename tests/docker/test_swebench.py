@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -248,7 +249,11 @@ def test_the_disk_is_bounded(played: Mapping[str, Played]) -> None:
 def test_nothing_is_left(rows: Mapping[str, Row | str], played: Mapping[str, Played]) -> None:
     images = {row.image_name for row in rows.values() if isinstance(row, Row)}
     client = docker.from_env()
-    left = [each for each in client.api.containers(all=True) if each["Image"] in images]
-    left += client.api.containers(all=True, filters={"label": building.LABEL})
+    found = [each for each in client.api.containers(all=True) if each["Image"] in images]
+    found += client.api.containers(all=True, filters={"label": building.LABEL})
+    for each in found:  # an engine under load may still be removing what was closed: a minute is the promise
+        with suppress(docker.errors.NotFound):
+            client.api.wait(each["Id"], timeout=60, condition="removed")
+    left = {each["Id"] for each in found} & {each["Id"] for each in client.api.containers(all=True)}
     client.close()
     assert played and not left
