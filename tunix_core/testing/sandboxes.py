@@ -61,7 +61,8 @@ async def _commands_have_status_and_output(sandbox: Sandbox) -> None:
 
 async def _stdin_is_read_to_its_end(sandbox: Sandbox) -> None:
     data = bytes(range(256)) * 8
-    assert (await sandbox.exec(["cat"], stdin=data, timeout_s=TIMEOUT_S)).stdout == data, "stdin must pass as it is"
+    echoed = await sandbox.exec(["cat"], stdin=data, timeout_s=TIMEOUT_S)
+    _check_same(echoed.stdout, data, "stdin must pass as it is")
     empty = await sandbox.exec(["cat"], timeout_s=TIMEOUT_S)
     assert (empty.exit_code, empty.stdout) == (0, b""), f"without stdin, a command reads nothing: {empty}"
 
@@ -109,8 +110,8 @@ async def _commands_run_at_the_same_time(sandbox: Sandbox) -> None:
 async def _files_are_read_and_written(sandbox: Sandbox) -> None:
     data = bytes(range(256)) * 1024
     await sandbox.write("new/deep/file.bin", data)
-    assert await sandbox.read("new/deep/file.bin") == data, "a file's bytes stay as they are"
-    assert await sandbox.read(f"{sandbox.workdir}/new/deep/file.bin") == data, "paths may be absolute"
+    _check_same(await sandbox.read("new/deep/file.bin"), data, "a file's bytes stay as they are")
+    _check_same(await sandbox.read(f"{sandbox.workdir}/new/deep/file.bin"), data, "paths may be absolute")
     await sandbox.write("new/deep/file.bin", b"shorter")
     assert (await sandbox.exec(["cat", "new/deep/file.bin"], timeout_s=TIMEOUT_S)).stdout == b"shorter"
     for error, path, most in (
@@ -120,6 +121,11 @@ async def _files_are_read_and_written(sandbox: Sandbox) -> None:
     ):
         await _raises(error, sandbox.read(path, max_bytes=most), f"reading {path} with max_bytes={most}")
     await _raises(IsADirectoryError, sandbox.write("new", b""), "writing to a directory")
+
+
+def _check_same(found: bytes, expected: bytes, promise: str) -> None:
+    same = found == expected  # not in the assertion: pytest would spell the difference out, for minutes
+    assert same, f"{promise}: {len(expected)} bytes went in, {len(found)} came back, or others"
 
 
 async def _files_are_carried(sandbox: Sandbox) -> None:
