@@ -84,10 +84,11 @@ def test_the_time_of_a_useful_group_grows_with_the_work_that_was_lost_and_the_ha
     sound_s, faulty_s = run(sound.group_s(), timeout_s=1e6), run(faulty.group_s(), timeout_s=1e6)
     found = Counter(t.failure.kind for t in faulty.seen if t.failure)
     assert set(found) == KINDS and 0.12 < found.total() / len(faulty.seen) < 0.28
-    # A hang holds its place for step_s = 20 s, where an episode takes 4 s.
-    held = sum(20.0 for t in faulty.seen if t.failure and t.failure.kind == "env_timeout") / (4.0 * len(faulty.seen))
-    # A ninety-six-group run ramps up and down, and what failed last is made up for alone: hence half again.
-    assert faulty_s / sound_s < 1.5 * (faulty.work() + held)
+    # Per useful episode, as `work` is: a hang holds its place for step_s = 20 s, where an episode takes 4 s.
+    useful = sum(t.usable for t in faulty.seen)
+    held = sum(20.0 for t in faulty.seen if t.failure and t.failure.kind == "env_timeout") / (4.0 * useful)
+    # Real threads run beside the virtual clock, so the cost varies: 1.04 to 1.27 times this over twenty runs.
+    assert faulty_s / sound_s < 1.4 * (faulty.work() + held)
 
 
 CONFIG = """
