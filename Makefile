@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 0
 BENCH_PEERS ?= .venv-peers
-PYTEST := "$(BIN)/python" -m pytest -q -n auto --maxprocesses 4 --dist loadgroup
+PYTEST := "$(BIN)/python" -m pytest -q -n auto --maxprocesses 4
 PACKAGES := plugins/algorithms plugins/curricula plugins/engines plugins/models plugins/rewards plugins/sandboxes plugins/tools \
 	env_packages/games env_packages/math env_packages/swebench
 PROJECTS := pyproject.toml $(PACKAGES:%=%/pyproject.toml)

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 BASE_IMAGE = "tunix/base:1"
+DOCKER_TESTS = "tests/docker/"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+class ByFile(LoadScopeScheduling):
     """Of several workers one has all of a file, since its fixtures are, and one all that uses the Docker engine."""
-    for item in items:
-        group = "docker" if item.get_closest_marker("docker") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return DOCKER_TESTS if file.startswith(DOCKER_TESTS) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("docker") is None or not (reason := missing()):
+    if item.get_closest_marker("docker") is None:
         return
-    if os.environ.get("CI", "").lower() in ("", "0", "false"):
-        pytest.skip(reason)
-    pytest.fail(f"{reason}; in CI the docker tests must run", pytrace=False)
+    if reason := missing():
+        if os.environ.get("CI", "").lower() in ("", "0", "false"):
+            pytest.skip(reason)
+        pytest.fail(f"{reason}; in CI the docker tests must run", pytrace=False)
 
 
 @cache
@@ -39,6 +48,9 @@ def missing() -> str:
 
 
 @pytest.fixture(scope="session")
-def base_image() -> str:
-    """An image with a shell, coreutils, bash, git, patch, python3 and pytest."""
+def base_image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image with a shell, coreutils, bash, git, patch, python3 and pytest; for one worker alone, since these tests
+    count what is left in the engine."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        (tmp_path_factory.getbasetemp().parent / "docker").touch(exist_ok=False)
     return BASE_IMAGE

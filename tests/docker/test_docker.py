@@ -99,6 +99,16 @@ def test_the_agent_is_nobody_and_reaches_nothing(base_image: str) -> None:
     with_sandbox(SandboxRequest(base_image, SMALL), body)
 
 
+def test_it_finds_itself_without_a_network(base_image: str) -> None:
+    names = "import socket; print(*(socket.gethostbyname(name) for name in ('localhost', socket.gethostname())))"
+
+    async def body(sandbox: Sandbox) -> None:
+        found = await sandbox.exec(["python3", "-c", names], timeout_s=60)
+        assert found.stdout == b"127.0.0.1 127.0.0.1\n", found
+
+    with_sandbox(SandboxRequest(base_image, SMALL), body)
+
+
 def test_memory_processes_files_and_disk_are_limited(base_image: str) -> None:
     async def body(sandbox: Sandbox) -> None:
         eats = await sandbox.exec(["python3", "-c", "x = bytearray(400 << 20); x[::4096] = x[::4096]"], timeout_s=60)

@@ -77,7 +77,7 @@ def options(folder: Path) -> tuple[str, ...]:
 
 
 def inside(client: Any, *command: str) -> str:
-    return client.containers.run(IMAGE, list(command), remove=True, network_mode="none").decode()
+    return client.containers.run(IMAGE, list(command), remove=True, network_mode="none", network_disabled=True).decode()
 
 
 def test_a_row_of_ones_own_is_built_and_can_be_solved(

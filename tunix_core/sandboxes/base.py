@@ -164,6 +164,8 @@ class StreamSandbox(ABC):
         except NotStarted:
             if not await self.make_room():
                 raise
+        for sink in sinks:
+            sink.clear()  # why it did not start is no output of the command
         return await once()
 
     async def _file_command(

@@ -12,14 +12,15 @@ class Sink(Protocol):
 
     def add(self, chunk: bytes) -> None: ...
     def value(self) -> bytes: ...
+    def clear(self) -> None: ...  # as if nothing had come
 
 
 class Whole:
     """Puts a stream into a file, up to `limit` bytes."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
-        self.file, self._room = file, limit
-        self.dropped = 0
+        self.file, self._limit = file, limit
+        self._room, self.dropped = limit, 0
 
     def add(self, chunk: bytes) -> None:
         kept = chunk[: self._room]
@@ -30,6 +31,11 @@ class Whole:
     def value(self) -> bytes:
         """Nothing: it is in the file."""
         return b""
+
+    def clear(self) -> None:
+        self.file.seek(0)
+        self.file.truncate()
+        self._room, self.dropped = self._limit, 0
 
 
 class Bounded:
@@ -57,6 +63,10 @@ class Bounded:
         self._cut()
         between = f"\n[… {self.dropped} bytes left out …]\n".encode() if self.dropped else b""
         return bytes(self._head) + between + bytes(self._tail)
+
+    def clear(self) -> None:
+        self._head, self._tail = bytearray(), bytearray()
+        self.dropped = 0
 
     def _cut(self) -> None:
         excess = len(self._tail) - self._half

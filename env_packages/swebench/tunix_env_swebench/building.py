@@ -17,6 +17,8 @@ from tunix_env_swebench.sources import SourceError, fetch, fetch_wheels
 
 LABEL = "tunix.swebench.instance"
 BUILD_S = 1800
+# An engine names nothing in a container without a network; tests of what is built may speak to localhost.
+NAMES = r"[ -s /etc/hosts ] || printf '127.0.0.1\tlocalhost\n::1\tlocalhost\n' >/etc/hosts"
 WHEELS = "/tmp/tunix-wheels"
 PYTHON_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 INSTALL = ("python3", "-m", "pip", "install", "--no-index", "--disable-pip-version-check", "--root-user-action=ignore")
@@ -52,6 +54,7 @@ def build(client: Any, row: Row, base: str, folder: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="tunix-swebench-") as scratch, _Workshop(client, row, base) as workshop:
         tree = Path(scratch) / "testbed"
         fetch(row, folder, tree)
+        workshop.run(["sh", "-c", NAMES])
         workshop.install(list(row.source.get("requires", ())), Path(scratch) / "wheels")
         workshop.put(tree, ROOT)
         for command in row.source.get("setup", ()):
@@ -76,6 +79,7 @@ class _Workshop:
                 self._base,
                 ["sleep", str(BUILD_S)],
                 network_mode="none",
+                network_disabled=True,
                 user="root",
                 init=True,
                 auto_remove=True,  # also when this process is killed: it ends by itself, and is gone

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunix_core.contracts import SandboxRequest
 from tunix_core.errors import SandboxError
+from tunix_core.sandboxes.base import StreamSandbox
 from tunix_core.sandboxes.output import Bounded, Whole
 from tunix_core.sandboxes.running import STDERR, STDOUT, Channel, NotStarted, Running, wrapped
 from tunix_core.testing import clock
@@ -21,8 +24,10 @@ CHUNKS = st.lists(st.binary(max_size=40), max_size=20)
 @given(CHUNKS, st.integers(2, 64))
 def test_both_ends_are_kept_and_the_rest_is_counted(chunks: list[bytes], limit: int) -> None:
     kept, whole, half = Bounded(limit), b"".join(chunks), limit // 2
-    for chunk in chunks:
-        kept.add(chunk)
+    for _ in range(2):  # cleared, it is as new
+        kept.clear()
+        for chunk in chunks:
+            kept.add(chunk)
     value = kept.value()
     if len(whole) <= 2 * half:
         assert (value, kept.dropped) == (whole, 0)
@@ -36,8 +41,10 @@ def test_both_ends_are_kept_and_the_rest_is_counted(chunks: list[bytes], limit: 
 def test_a_file_takes_what_fits_and_counts_the_rest(chunks: list[bytes], limit: int) -> None:
     file, whole = io.BytesIO(), b"".join(chunks)
     sink = Whole(file, limit)
-    for chunk in chunks:
-        sink.add(chunk)
+    for _ in range(2):  # cleared, it is as new
+        sink.clear()
+        for chunk in chunks:
+            sink.add(chunk)
     assert (file.getvalue(), sink.dropped) == (whole[:limit], max(0, len(whole) - limit))
 
 
@@ -131,3 +138,30 @@ def test_a_command_that_does_not_start_is_the_sandboxs_fault(stream: Scripted) -
     with pytest.raises(NotStarted, match=r"could not be started"):
         run(stream)
     assert stream.closed == 1 and issubclass(NotStarted, SandboxError)
+
+
+class Crowded(StreamSandbox):
+    """A sandbox without room for a process at first, whose engine says so where the output would be."""
+
+    def __init__(self) -> None:
+        super().__init__(SandboxRequest("image"), "/workspace")
+        self.room = False
+
+    async def start(self, argv: Sequence[str], user: str, env: Mapping[str, str]) -> Scripted:
+        if not self.room:
+            return scripted((STDOUT, b"OCI runtime exec failed\r\n"))
+        return scripted((STDERR, b"7\n"), (STDOUT, b"aliveTOKEN0\n"), (STDERR, b"TOKEN0\n"))
+
+    async def make_room(self) -> bool:
+        self.room = True
+        return True
+
+    async def kill(self, pid: int, user: str) -> None: ...
+    async def remove(self) -> None: ...
+    async def snapshot(self) -> str:
+        return ""
+
+
+def test_why_a_first_try_did_not_start_is_no_output() -> None:
+    result = asyncio.run(Crowded().exec(["echo", "alive"], timeout_s=5.0))
+    assert (result.exit_code, result.stdout, result.stderr) == (0, b"alive", b"")

@@ -8,9 +8,13 @@ from contextlib import suppress
 
 LEASE_S = 45  # a container ends itself when it hears nothing for so long
 BEAT_S = 10.0
+# Without a network the engine names nothing: what runs inside still has to find itself.
+NAME_ITSELF = r"""[ -s /etc/hosts ] ||
+printf '127.0.0.1\tlocalhost %s\n::1\tlocalhost\n' "$(cat /proc/sys/kernel/hostname)" >/etc/hosts"""
 # A container's first process. It is root's, so that nothing in there can keep it alive or silence it, and
 # needs a `read` with a timeout: bash's, or that of busybox. It ends at once when its input ends.
-FIRST_PROCESS = """t='while read -r -t "$0" _; do :; done'
+FIRST_PROCESS = f"""{{ {NAME_ITSELF}; }} 2>/dev/null
+t='while read -r -t "$0" _; do :; done'
 if [ -x /bin/bash ]; then exec /bin/bash --norc -c "$t" "$0"; fi; exec /bin/sh -c "$t" "$0" """
 
 
