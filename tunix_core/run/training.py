@@ -52,6 +52,8 @@ class Training:
         policy = open_model(config.model, hub, config.model_options, mesh=self.meshes.loading)
         self.algorithms = algorithms(config, hub)
         self.adapters, reference = adapters_of(config, policy.model), reference_of(config, hub, self.meshes)
+        if self.adapters is not None:
+            policy = replace(policy, params=self.adapters.base(policy.params))
         self.sandboxes = make_sandboxes(config.sandbox, benches, hub)
         self.learner: Any = Trainer(
             policy.model,
