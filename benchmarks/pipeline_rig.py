@@ -52,6 +52,9 @@ class FreeLearner:
     def warm_up(self) -> None:
         pass
 
+    def memory(self) -> Mapping[str, int]:
+        return {}
+
     def state(self) -> Any:
         return tunix_core.trainer.TrainerState(self._params, (), self.version)
 
