@@ -51,7 +51,8 @@ class FastTokenizer:
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """The text of the ids. Special tokens and ids of no token are left out; broken UTF-8 is U+FFFD."""
-        return self._tokenizer.decode(np.asarray(tokens, np.int64).tolist(), skip_special_tokens=True)
+        ids = tokens if isinstance(tokens, list) else np.asarray(tokens, np.int64).tolist()
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
 
     def special_id(self, name: str) -> int:
         """The id of the special token `name`. Raises UsageError when there is none of that name."""

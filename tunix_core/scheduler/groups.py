@@ -112,9 +112,10 @@ class GroupRunner:
         plays no part; the others are cancelled, and close in their own time."""
         ended: list[Trajectory] = []
         pending = set(members)
+        until = asyncio.FIRST_COMPLETED if plan.oversample else asyncio.FIRST_EXCEPTION  # else all are waited for
         try:
             while pending and _finished(ended) < plan.group_size:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                done, pending = await asyncio.wait(pending, return_when=until)
                 ended += sorted((member.result() for member in done), key=lambda t: t.id.sample)
             self.aborted[plan.suite.name] += len(pending)
         finally:
@@ -139,7 +140,10 @@ class GroupRunner:
         return trajectory
 
     async def _episode(self, request: RolloutRequest, plan: SuitePlan) -> Trajectory:
-        with span("wait.episode_slot", sample=request.id.sample):
+        if self._gate.locked():
+            with span("wait.episode_slot", sample=request.id.sample):
+                await self._gate.acquire()
+        else:
             await self._gate.acquire()
         self.running += 1
         started = self._clock()
