@@ -17,6 +17,7 @@ from tunix_core.scheduler.failures import FailureLog
 from tunix_core.types import Group, SampleId, Task, Trajectory, derive_seed
 
 log = logging.getLogger(__name__)
+BACKOFF_S = 0.5  # before a sample's second attempt; twice as long before each further one
 Observe = Callable[[Trajectory], None]
 Spawn = Callable[[Coroutine[Any, Any, Trajectory]], "asyncio.Task[Trajectory]"]
 
@@ -130,6 +131,9 @@ class GroupRunner:
         """One sample, retried in a fresh environment while its failure says that may help."""
         seed = derive_seed("env", self._seed, identity.suite, task.id)
         for attempt in range(self._max_attempts):
+            if attempt:
+                with span("wait.retry", sample=identity.sample):
+                    await asyncio.sleep(BACKOFF_S * 2 ** (attempt - 1))
             name = SampleId(identity.suite, identity.group, identity.sample, identity.attempt + attempt)
             request = RolloutRequest(name, task, seed, self._seed, plan.sampling, plan.max_turns)
             trajectory = await self._episode(request, plan)
