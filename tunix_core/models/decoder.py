@@ -16,17 +16,16 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tunix_core.contracts import Remat
-from tunix_core.models.attention import Attention, View
+from tunix_core.models.attention import Attend, Attention, View
 from tunix_core.models.config import DecoderConfig
 from tunix_core.models.layers import Draw, Norm, dense, matmul, normal, weight, zeros
-from tunix_core.models.pieces import LayerCache, attend_pieces, joined, lengths_of, pieces_of
+from tunix_core.models.pieces import LayerCache, attend_cached, attend_step, joined, lengths_of, pieces_of, settle
 from tunix_core.models.rotary import rotary
 from tunix_core.models.tiles import attend_tiles, make_tiles
 
 Array = jax.Array
 Params = dict[str, Any]
 Cache = dict[str, dict[str, Array]]  # one piece: by layer, "k" [S, kv_heads, D, L] and "v" [S, kv_heads, L, D]
-Attend = Callable[[Array, Any, Any, float], Array]
 ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
 KEPT = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "layers": None}
 
@@ -56,11 +55,11 @@ class Block(nnx.Module):
         if config.post_norms:
             self.attention_post_norm, self.mlp_post_norm = Norm(config, config.width), Norm(config, config.width)
 
-    def __call__(self, x: Array, view: View, positions: Array, cache: LayerCache | None) -> tuple[Array, LayerCache]:
-        attended, seen = self.attention(self.attention_norm(x), view, positions, cache)
+    def __call__(self, x: Array, view: View, cache: LayerCache) -> tuple[Array, LayerCache]:
+        attended, written = self.attention(self.attention_norm(x), view, cache)
         x = x + (self.attention_post_norm(attended) if self.post_norms else attended)
         changed = self.mlp(self.mlp_norm(x))
-        return x + (self.mlp_post_norm(changed) if self.post_norms else changed), seen
+        return x + (self.mlp_post_norm(changed) if self.post_norms else changed), written
 
 
 class Decoder(nnx.Module):
@@ -82,7 +81,7 @@ class Decoder(nnx.Module):
         cache: dict[str, LayerCache] | None = None,
         remat: Remat = "none",
     ) -> tuple[Array, dict[str, LayerCache]]:
-        """The hidden states [S, T, width], and the cache, written to.
+        """The hidden states [S, T, width], and what of the cache was written to.
 
         Args:
             tokens, positions: int32 [S, T].
@@ -98,14 +97,14 @@ class Decoder(nnx.Module):
         x = self.embedding[...][tokens]
         if c.embedding_scale != 1.0:
             x = x * jnp.asarray(c.embedding_scale, x.dtype)
-        seen: dict[str, LayerCache] = {}
+        written: dict[str, LayerCache] = {}
         for name in map(str, range(c.layers)):  # merging leaves the dict in order of its names, "10" before "2"
-            layer = partial(self.layers[name], view=views[name in local], positions=positions)
+            layer = partial(self.layers[name], view=views[name in local])
             if cache is None:
-                x = _rematerialised(lambda x, layer=layer: layer(x, cache=None)[0], remat)(x)
+                x = _rematerialised(lambda x, layer=layer: layer(x, cache={})[0], remat)(x)
             else:
-                x, seen[name] = layer(x, cache=cache[name])
-        return self.norm(x), seen
+                x, written[name] = layer(x, cache=cache[name])
+        return self.norm(x), written
 
     def logits(self, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""
@@ -142,7 +141,8 @@ class DecoderModel:
         tiles = make_tiles(positions, seen_until)
 
         def attending(window: int | None) -> Attend:
-            return lambda q, k, v, scale: attend_tiles(q, k, v, tiles._replace(window=window), scale)
+            seen = tiles._replace(window=window)
+            return lambda q, k, v, cache, scale: (attend_tiles(q, k, v, seen, scale), cache)
 
         return self._decoder(params)(tokens, positions, attending, remat=remat)[0]
 
@@ -164,10 +164,29 @@ class DecoderModel:
         lengths = lengths_of(cache)
 
         def attending(window: int | None) -> Attend:
-            return partial(attend_pieces, positions=positions, lengths=lengths, window=window)
+            return partial(attend_cached, positions=positions, lengths=lengths, window=window)
 
-        hidden, seen = self._decoder(params)(tokens, positions, attending, joined(cache))
-        return hidden, pieces_of(seen)
+        hidden, written = self._decoder(params)(tokens, positions, attending, joined(cache))
+        return hidden, pieces_of(written)
+
+    def decode(
+        self, params: Params, tokens: Array, positions: Array, cache: tuple[Cache, ...], fresh: Cache, step: Array
+    ) -> tuple[Array, Cache]:
+        """tokens, positions int32 [S], step int32 -> hidden [S, width] and `fresh` with place `step` written; see
+        contracts.Model. What is computed for a slot whose position is past the last piece has no meaning, and is
+        finite."""
+        lengths = lengths_of(cache)
+
+        def attending(window: int | None) -> Attend:
+            return partial(attend_step, positions=positions, step=step, lengths=lengths, window=window)
+
+        layers = {name: {**layer, "fresh": fresh[name]} for name, layer in joined(cache).items()}
+        hidden, fresh = self._decoder(params)(tokens[:, None], positions[:, None], attending, layers)
+        return hidden[:, 0], fresh
+
+    def settle(self, cache: tuple[Cache, ...], fresh: Cache, positions: Array, counts: Array) -> tuple[Cache, ...]:
+        """The cache with the first `counts` [S] steps of `fresh` written from `positions` [S] on."""
+        return settle(cache, fresh, positions, counts)
 
     def logits(self, params: Params, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""
