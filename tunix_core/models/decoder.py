@@ -18,10 +18,11 @@ from flax import nnx
 from tunix_core.contracts import Remat
 from tunix_core.models.attention import Attend, Attention, View
 from tunix_core.models.config import DecoderConfig
-from tunix_core.models.layers import Draw, Norm, again, dense, gated, matmul, normal, weight, zeros
+from tunix_core.models.layers import Draw, Norm, dense, matmul, normal, weight, zeros
 from tunix_core.models.pieces import LayerCache, attend_cached, attend_step, joined, lengths_of, pieces_of, settle
 from tunix_core.models.placement import gathered, spread
 from tunix_core.models.quantized import has_quantized, opened
+from tunix_core.models.recomputed import again, gated
 from tunix_core.models.rotary import rotary
 from tunix_core.models.tile_attention import attend_tiles
 from tunix_core.models.tiles import make_tiles

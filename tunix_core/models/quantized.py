@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import jax
 
 from tunix_core.errors import UsageError
-from tunix_core.models.layers import after
+from tunix_core.models.recomputed import after
 
 Kind = Literal["int8", "nf4"]
 Tree = TypeVar("Tree")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tunix_core.models.decoder import ACTIVATIONS
-from tunix_core.models.layers import gated, rms_norm
+from tunix_core.models.recomputed import gated, rms_norm
 
 SHAPE = (2, 5, 8)
 
