@@ -24,7 +24,7 @@ Figures = dict[str, Any]
 
 
 # ---- 1: latency ----
-STEPS, QUICK_STEPS, GROUPS = 10, 3, 32  # of 256 episodes each
+STEPS, QUICK_STEPS, GROUPS = 6, 3, 32  # of 256 episodes each
 
 
 def engine_bound(quick: bool) -> Figures:
@@ -50,7 +50,7 @@ def whole(quick: bool) -> Figures:
 
 def shapes(quick: bool) -> Figures:
     """Engine-bound runs at other distributions of latency, as shares of the bound; after `engine-bound`."""
-    head_, alone = head(QUICK_STEPS if quick else 5, groups=GROUPS), earlier_run("free-0")
+    head_, alone = head(QUICK_STEPS if quick else 4, groups=GROUPS), earlier_run("free-0")
     shaped = {s: suite(mean_s=MEAN_S, shape=s, start_s=1.0 if s == "start" else 0.0) for s in SHAPES}
     runs = {name: whole_run(f"free-{name}", head_ + text, free=True) for name, text in shaped.items()}
     return {"bound_share_by_shape": {name: _of_bound(run, alone) for name, run in runs.items()}}

@@ -59,6 +59,7 @@ class TrajectoryQueue:
         self._min_group, self._clock = min_group or {}, clock
         self._entries: dict[int, _Waiting] = {}  # by the group's identity, in the order they came
         self._sizes: Counter[str] = Counter()  # by suite
+        self._swept = -1  # the version at which nothing that waits is too stale
         self._changed = asyncio.Event()
         self._put, self._taken, self._dropped, self._returned = 0, 0, 0, 0
         for group in waiting:
@@ -77,11 +78,8 @@ class TrajectoryQueue:
         Trajectories beyond the bound are dropped from it, whole. Every waiting group, accepted or not,
         of which that leaves too little goes to `on_stale` as it came: its task is to go back.
         """
-        for entry in [each for each in self._entries.values() if self._is_old(each, version)]:
-            if self._fresh(entry.group, version) is None:
-                self._remove(entry)
-                self._returned += 1
-                on_stale(entry.group)
+        if version != self._swept:
+            self._sweep(version, on_stale)
         found = next((each for each in self._entries.values() if accepts(each.group)), None)
         if found is None:
             return None
@@ -137,8 +135,18 @@ class TrajectoryQueue:
             "returned_groups": self._returned,
         }
 
+    def _sweep(self, version: int, on_stale: OnStale) -> None:
+        for entry in [each for each in self._entries.values() if self._is_old(each, version)]:
+            if self._fresh(entry.group, version) is None:
+                self._remove(entry)
+                self._returned += 1
+                on_stale(entry.group)
+        self._swept = version
+
     def _add(self, group: Group) -> None:
-        self._entries[id(group)] = _Waiting(group, self._clock(), _oldest(group))
+        entry = self._entries[id(group)] = _Waiting(group, self._clock(), _oldest(group))
+        if self._is_old(entry, self._swept):
+            self._swept = -1
         self._sizes[group.suite] += 1
         self._put += 1
 

@@ -134,10 +134,9 @@ def _before(ids: list[int], token: int) -> list[int]:
 
 def _split(ids: list[int], token: int) -> list[list[int]]:
     """The runs between occurrences of `token`; at least one, perhaps empty."""
-    runs = [[]]
-    for id in ids:
-        if id == token:
-            runs.append([])
-        else:
-            runs[-1].append(id)
-    return runs
+    runs: list[list[int]] = []
+    while token in ids:
+        end = ids.index(token)
+        runs.append(ids[:end])
+        ids = ids[end + 1 :]
+    return [*runs, ids]

@@ -29,16 +29,16 @@ class Conversation:
         self.sampled_tokens = 0
         self.spans: list[TokenSpan] = []
         self._tools = tuple(tools)
-        self._ids: np.ndarray | None = None  # `tokens`, until something is added
+        self._ids: list[np.ndarray] = []  # of the current branch, in pieces
         self._append(TokenSpan.forced(chat.open(messages, tools)))
         self._marks = [(len(self.messages), len(self.tokens))]
 
     @property
     def tokens(self) -> np.ndarray:
         """The current branch's ids, int32 [T]: the next prompt."""
-        if self._ids is None:
-            self._ids = np.concatenate([span.tokens for span in self.spans if span.branch == self.branch])
-        return self._ids
+        if len(self._ids) > 1:
+            self._ids = [np.concatenate(self._ids)]
+        return self._ids[0]
 
     def hear(self, completion: Completion) -> Message:
         """Takes what the policy sampled, as it is; gives the message it says."""
@@ -57,6 +57,7 @@ class Conversation:
         rendering = self._chat.extend(history, messages, past)
         if rendering.keep < len(history):
             self.branch += 1
+            self._ids = []
             self._append(TokenSpan.forced(history[: rendering.keep], turn=self.turn, branch=self.branch))
         self._append(TokenSpan.forced(rendering.tokens, turn=self.turn, branch=self.branch))
         self.messages.extend(messages)
@@ -66,4 +67,4 @@ class Conversation:
     def _append(self, span: TokenSpan) -> None:
         if len(span):
             self.spans.append(span)
-            self._ids = None
+            self._ids.append(span.tokens)

@@ -9,9 +9,14 @@ Ticket = tuple[str, int]  # (suite, group index)
 
 
 class Ledger:
-    """Open groups, counted so that a look costs no more than there are versions within the bound."""
+    """Open groups, counted so that a look costs no more than there are versions within the bound.
+
+    Attributes:
+        changes: how often anything here has changed.
+    """
 
     def __init__(self) -> None:
+        self.changes = 0
         self._open: dict[Ticket, int] = {}
         self._waited: defaultdict[str, Counter[int]] = defaultdict(Counter)  # by suite and version
         self._counts: Counter[str] = Counter()
@@ -31,6 +36,7 @@ class Ledger:
     def open(self, ticket: Ticket, version: int) -> None:
         """`ticket` is let in. Tickets come in order, so one that is owed and lower was passed over for good."""
         suite, index = ticket
+        self.changes += 1
         self._open[ticket] = version
         self._waited[suite][version] += 1
         self._counts[suite] += 1
@@ -38,6 +44,7 @@ class Ledger:
 
     def close(self, ticket: Ticket, *, owed: bool = False) -> None:
         """`ticket` is no longer open; `owed`: it went back, and comes again. Raises KeyError unless it is open."""
+        self.changes += 1
         self.pass_over(ticket)
         self._passed.discard(ticket)
         del self._open[ticket]
@@ -48,6 +55,7 @@ class Ledger:
     def pass_over(self, ticket: Ticket) -> None:
         """`ticket` stays open, and no step waits for it any more."""
         if ticket not in self._passed:
+            self.changes += 1
             self._passed.add(ticket)
             counts, version = self._waited[ticket[0]], self._open[ticket]
             counts[version] -= 1
@@ -58,11 +66,16 @@ class Ledger:
         """Open groups of a suite."""
         return self._counts[suite]
 
+    def kept_at(self, ticket: Ticket) -> int | None:
+        """The version at which a step keeps a place for `ticket`, if any does."""
+        return None if ticket in self._passed else self._open.get(ticket)
+
     def waited(self, suite: str, without: Ticket | None = None) -> Mapping[int, int]:
         """How many open groups of a suite a step has to keep places for, by version; one may be left out."""
         found = dict(self._waited[suite])
-        if without in self._open and without not in self._passed:
-            found[self._open[without]] -= 1
+        version = None if without is None else self.kept_at(without)
+        if version is not None:
+            found[version] -= 1
         return found
 
     def is_first(self, ticket: Ticket) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from tunix_core.scheduler.ledger import Ledger
+from tunix_core.scheduler.ledger import Ledger, Ticket
 from tunix_core.scheduler.mixture import Mixture
 from tunix_core.types import Group
 
@@ -49,13 +49,28 @@ class StepPlan:
         self._mixture, self._bound, self._in_order = mixture, max_staleness, in_order
         self._ledger, self._consumed = ledger, consumed
         self._excused: set[str] = set()
+        self._refused: set[tuple[str, int | None]] = set()  # suites and versions, while nothing changes
+        self._looked_at = (-1, 0)
 
     def accepts(self, group: Group) -> bool:
         """True when the step has a place for `group` that no older group needs."""
-        suite, ticket = group.suite, (group.suite, group.index)
-        if self.left(suite) == 0 or (self._in_order and not self._ledger.is_first(ticket)):
+        ticket = (group.suite, group.index)
+        now = self._ledger.changes, len(self._mixture.dropped)
+        if self._looked_at != now:
+            self._looked_at = now
+            self._refused.clear()
+        alike = (group.suite, self._ledger.kept_at(ticket))
+        if alike in self._refused or (self._in_order and not self._ledger.is_first(ticket)):
             return False
-        older = 0
+        if not self._has_place(ticket):
+            self._refused.add(alike)
+            return False
+        return True
+
+    def _has_place(self, ticket: Ticket) -> bool:
+        suite, older = ticket[0], 0
+        if self.left(suite) == 0:
+            return False
         for born, count in sorted(self._ledger.waited(suite, without=ticket).items()):
             deadline = born + self._bound
             if deadline >= self.version:  # else it can't be trained, whatever is kept for it
