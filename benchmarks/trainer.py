@@ -45,6 +45,7 @@ def main(only: tuple[str, ...], layers: int, here: bool) -> None:
     figures = json.loads(TARGET.read_text()) if only and TARGET.is_file() else {}
     figures["layers"] = layers
     for name in only or NAMES:
+        figures.pop(name, None)  # what once went wrong
         figures |= _own(name, layers) if name != "step" else _beside_peers(layers)
         TARGET.parent.mkdir(exist_ok=True)
         TARGET.write_text(json.dumps(figures, indent=2) + "\n")
@@ -66,8 +67,9 @@ def _beside_peers(layers: int) -> dict[str, Any]:
         if isinstance(found, str):
             figures[f"vs_{name}"] = found
             continue
-        seconds = statistics.median(found["seconds"][1:])
+        seconds = statistics.median(found["seconds"][1:])  # the first has what only it does
         figures[f"{name}_samples_per_s"] = found["samples"] / seconds
+        figures[f"{name}_steps"] = len(found["seconds"]) - 1
         figures[f"{name}_peak_mb"] = found["peak_mb"]
         if "samples_per_s" in ours:
             figures[f"vs_{name}"] = ours["samples_per_s"] * seconds / found["samples"]
@@ -84,14 +86,25 @@ def _peer(environment: str, script: str, layers: int) -> Any:
 
 
 def _told(command: Sequence[str]) -> Any:
-    """The JSON of the command's last line, or what went wrong."""
+    """The last JSON object the command printed, though it was stopped for its time; or what went wrong."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return f"not measured: it took longer than {LIMIT_S:.0f} s"
+    except subprocess.TimeoutExpired as stopped:
+        told = _last_object((stopped.stdout or b"").decode())
+        return told or f"not measured: it took longer than {LIMIT_S:.0f} s"
     if done.returncode:
         return f"not measured: it ended with {done.returncode}: {done.stderr.strip()[-300:]}"
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return _last_object(done.stdout)
+
+
+def _last_object(text: str) -> Any:
+    """Peers print other things too."""
+    for line in reversed(text.splitlines()):
+        try:
+            return json.loads(line)
+        except ValueError:
+            continue
+    return None
 
 
 def _table(figures: Mapping[str, Any]) -> Table:

@@ -1,7 +1,8 @@
 """A whole GRPO step of google-tunix on the CPU: run in a virtual environment that has it, with a number of layers.
 
 64 samples, 8 a prompt; prompts of 64 tokens, completions of 32. The model has SmolLM2-135M's shape and random weights,
-in float32. Prints one line of JSON: the seconds of each step, the first ones with what is compiled.
+in float32. Prints a line of JSON once a second step is over, and after each that follows: the seconds of each step so
+far, the first one with what is compiled.
 """
 
 from __future__ import annotations
@@ -103,13 +104,14 @@ def main(layers: int) -> None:
 
     def reward(prompts: Any, completions: Any, **_: Any) -> list[float]:
         begun.append(time.perf_counter())
+        seconds = [after - before for before, after in pairwise(begun)]
+        if len(seconds) > 1:
+            peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(json.dumps({"seconds": seconds, "samples": SAMPLES, "peak_mb": peak_mb}), flush=True)
         return np.random.default_rng(len(begun)).random(len(completions)).tolist()
 
     config = grpo_learner.GRPOConfig(num_generations=GROUP, num_iterations=1, beta=0.0)
     grpo_learner.GRPOLearner(rl_cluster=make_cluster(layers), algo_config=config, reward_fns=reward).train(batches())
-    seconds = [after - before for before, after in pairwise(begun)]
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "samples": SAMPLES, "peak_mb": peak_mb}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A whole GRPO step of trl's trainer on the CPU: run in a virtual environment that has trl, with a number of layers.
 
 64 samples, 8 a prompt; prompts of 64 tokens, completions of 32. The model has SmolLM2-135M's shape and random weights,
-in float32. Prints one line of JSON: the seconds of each step, the first one with what only it does.
+in float32. Prints a line of JSON once a second step is over, and after each that follows: the seconds of each step so
+far, the first one with what only it does.
 """
 
 from __future__ import annotations
@@ -27,16 +28,20 @@ VOCABULARY, SAMPLES, GROUP, PROMPT, COMPLETION, STEPS = 49_152, 64, 8, 64, 32, 4
 
 
 class Clock(TrainerCallback):
-    """The seconds of each step, from its begin to the next one's."""
+    """Tells the seconds of each step, from its begin to the next one's."""
 
     def __init__(self) -> None:
         self.begun: list[float] = []
 
     def on_step_begin(self, *given: Any, **named: Any) -> None:
         self.begun.append(time.perf_counter())
+        seconds = [after - before for before, after in pairwise(self.begun)]
+        if len(seconds) > 1:
+            peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(json.dumps({"seconds": seconds, "samples": SAMPLES, "peak_mb": peak_mb}), flush=True)
 
     def on_train_end(self, *given: Any, **named: Any) -> None:
-        self.begun.append(time.perf_counter())
+        self.on_step_begin()
 
 
 def make_model(layers: int) -> LlamaForCausalLM:
@@ -91,9 +96,6 @@ def main(layers: int) -> None:
         callbacks=[clock],
     )
     trainer.train()
-    seconds = [after - before for before, after in pairwise(clock.begun)]
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "samples": SAMPLES, "peak_mb": peak_mb}))
 
 
 if __name__ == "__main__":

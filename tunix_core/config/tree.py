@@ -98,6 +98,7 @@ class LoraConfig:
     rank: int = 16  # columns of A, rows of B
     alpha: float = 32.0  # what A B counts, times the rank
     targets: tuple[Literal["attention", "mlp"], ...] = ("attention", "mlp")  # the parts of each layer that get them
+    base: Literal["model", "int8", "nf4"] = "model"  # what the layers' own matrices are kept in: 8 or 4 bits (QLoRA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class TrainerConfig:
     rows: int = 8  # rows of a micro-batch
     row_tokens: int = 512  # tokens of a row; a longer sample is refused
     share_prefix: bool = True  # what samples of a group begin with is computed once; the gradient is the same
-    remat: Remat = "none"  # what backward computes again to save memory: all but products ("dots"), or whole "layers"
+    remat: Remat = "none"  # "layers": backward computes each again, a third more time for most of the memory
     old_logp: Literal["behaviour", "proximal"] = "behaviour"  # to what the ratio is: what sampled, or the step's start
     epochs: int = 1  # how often a step passes over its samples
     minibatches: int = 1  # updates an epoch is shared out to, by groups

@@ -12,7 +12,7 @@ from tunix_core.types import Message, SampleId, Task
 
 Params = Any  # pytrees of arrays
 Cache = Any
-Remat = Literal["none", "dots", "layers"]
+Remat = Literal["none", "layers"]
 
 
 class Tokenizer(Protocol):
@@ -88,7 +88,7 @@ class Model(Protocol):
 
         The token of column i attends to those of columns j <= i with seen_until[j] > i: in a row of
         segments that is where the segment ends. `remat` says what backward computes again instead of
-        keeping it: nothing; all but matrix products with weights; or each layer from its input.
+        keeping it: only what is cheap, or each layer from its input.
         """
         ...
 

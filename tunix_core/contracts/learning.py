@@ -143,6 +143,10 @@ class Layout(Protocol):
         """Of a batch's array: split by its leading axis where the mesh divides that, else whole."""
         ...
 
+    def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, for `jit`, with what it computes on its way on the mesh too."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
@@ -151,12 +155,14 @@ class Adapters:
     Attributes:
         model: computes with what `join` gives.
         first: the adapters as training begins, pytree of arrays; they change nothing yet.
-        join: (adapters, parameters) -> what `model` takes. Traced.
-        merge: (adapters, parameters) -> parameters of the model without adapters that computes the same. Traced.
+        base: parameters -> what is kept of them, in their place: themselves, or in fewer bits.
+        join: (adapters, base) -> what `model` takes. Traced.
+        merge: (adapters, base) -> parameters of the model without adapters that computes the same. Traced.
     """
 
     model: Model
     first: Params
+    base: Callable[[Params], Params]
     join: Callable[[Params, Params], Params]
     merge: Callable[[Params, Params], Params]
 

@@ -2,7 +2,7 @@
 
 A target matrix W [in, out] computes x W + (alpha / rank) (x A) B, with A [in, rank] and B [rank, out]
 (Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models", eq. 3). B begins at zero, so that nothing
-is changed yet.
+is changed yet. The frozen matrices may be kept in few bits (QLoRA).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,11 +20,14 @@ from tunix_core.contracts import Adapters, Model
 from tunix_core.errors import UsageError
 from tunix_core.models.decoder import Decoder, DecoderModel
 from tunix_core.models.paths import Params, flatten, unflatten
+from tunix_core.models.quantized import Kind, opened, quantize
 
 A, B = "_lora_a", "_lora_b"  # what Qwix puts after a weight's name
 
 
-def make_adapters(model: Model, *, rank: int, alpha: float, targets: Sequence[str], seed: int) -> Adapters:
+def make_adapters(
+    model: Model, *, rank: int, alpha: float, targets: Sequence[str], seed: int, base: Literal["model"] | Kind = "model"
+) -> Adapters:
     """Adapters for all matrices of the targeted parts of every layer.
 
     Args:
@@ -32,6 +35,7 @@ def make_adapters(model: Model, *, rank: int, alpha: float, targets: Sequence[st
         alpha: what they add counts alpha / rank.
         targets: of a layer's parts, "attention" and "mlp".
         seed: of the first A.
+        base: in what all matrices of the layers are kept: as the model has them, or in fewer bits.
 
     Raises:
         UsageError: a model of another kind than ours, or Qwix isn't installed.
@@ -41,7 +45,8 @@ def make_adapters(model: Model, *, rank: int, alpha: float, targets: Sequence[st
     adapted = DecoderModel(model.config, partial(_adapted, rank=rank, alpha=alpha, targets=targets))
     rng = np.random.default_rng(seed)
     first = {path: _first(rng, path, leaf) for path, leaf in flatten(adapted.shapes) if path.endswith((A, B))}
-    return Adapters(adapted, unflatten(first), _joined, partial(_merged, scale=alpha / rank))
+    kept = _as_it_is if base == "model" else partial(_in_few_bits, kind=base)
+    return Adapters(adapted, unflatten(first), kept, _joined, partial(_merged, scale=alpha / rank))
 
 
 def _adapted(decoder: Decoder, rank: int, alpha: float, targets: Sequence[str]) -> Decoder:
@@ -77,12 +82,22 @@ def _first(rng: np.random.Generator, path: str, leaf: Any) -> Any:
     return jnp.asarray(rng.uniform(-bound, bound, leaf.shape), leaf.dtype)
 
 
-def _joined(adapters: Params, params: Params) -> Params:
-    return unflatten({**dict(flatten(params)), **dict(flatten(adapters))})
+def _as_it_is(params: Params) -> Params:
+    return params
 
 
-def _merged(adapters: Params, params: Params, *, scale: float) -> Params:
-    low, merged = dict(flatten(adapters)), dict(flatten(params))
+def _in_few_bits(params: Params, *, kind: Kind) -> Params:
+    """One matrix at a time, so that no second copy of all of them is ever there."""
+    matrices = {path for path, leaf in flatten(params) if path.startswith("layers.") and leaf.ndim == 2}
+    return unflatten({path: quantize(leaf, kind) if path in matrices else leaf for path, leaf in flatten(params)})
+
+
+def _joined(adapters: Params, base: Params) -> Params:
+    return unflatten({**dict(flatten(base)), **dict(flatten(adapters))})
+
+
+def _merged(adapters: Params, base: Params, *, scale: float) -> Params:
+    low, merged = dict(flatten(adapters)), dict(flatten(opened(base)))
     for path, weight in merged.items():
         if path + A in low:
             change = low[path + A].astype(jnp.float32) @ low[path + B].astype(jnp.float32)

@@ -10,13 +10,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tunix_core.models.config import DecoderConfig
-from tunix_core.models.layers import Draw, Norm, dense, matmul, weight
-from tunix_core.models.pieces import MASKED, LayerCache
+from tunix_core.models.layers import Draw, Norm, dense, weight
+from tunix_core.models.pieces import LayerCache
+from tunix_core.models.placement import spread
 from tunix_core.models.rotary import Rotation, rotate
 
 Array = jax.Array
-
-
 Attend = Callable[[Array, Array, Array, LayerCache, float], tuple[Array, LayerCache]]
 
 
@@ -62,29 +61,9 @@ class Attention(nnx.Module):
         q, k, v = dense(x, self.q), dense(x, self.k), dense(x, self.v)
         if c.qkv_bias:
             q, k, v = q + self.q_bias[...], k + self.k_bias[...], v + self.v_bias[...]
-        q, k, v = _split(q, c.heads), _split(k, c.kv_heads), _split(v, c.kv_heads)
+        q = spread(_split(q, c.heads), None, "heads", None)
+        k, v = (spread(_split(x, c.kv_heads), None, "kv_heads", None) for x in (k, v))
         return (self.q_norm(q), self.k_norm(k), v) if c.qk_norm else (q, k, v)
-
-
-def attend(q: Array, k: Array, v: Array, bias: Array, scale: float) -> Array:
-    """q [S, T, heads, D], k [S, kv_heads, D, L], v [S, kv_heads, L, D], bias [S, T, L] -> [S, T, heads, D].
-
-    Both products run along rows that lie in memory as they are read: on a CPU, decoding a full batch
-    of slots takes half the time it takes with k and v [S, L, kv_heads, D].
-    """
-    slots, length, heads, size = q.shape
-    kv_heads, group = k.shape[1], heads // k.shape[1]
-    grouped = (q * scale).reshape(slots, length, kv_heads, group, size).transpose(0, 2, 3, 1, 4)
-    scores = matmul(grouped.reshape(slots, kv_heads, group * length, size), k)
-    scores = scores.reshape(slots, kv_heads, group, length, -1) + bias[:, None, None]
-    shares = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    out = matmul(shares.reshape(slots, kv_heads, group * length, -1), v).astype(v.dtype)
-    return out.reshape(slots, kv_heads, group, length, size).transpose(0, 3, 1, 2, 4).reshape(q.shape)
-
-
-def bias_of(mask: Array) -> Array:
-    """What is added to the scores: 0 where the mask is true, else so little that its share is exactly 0."""
-    return jnp.where(mask, 0.0, MASKED)
 
 
 def _split(x: Array, heads: int) -> Array:

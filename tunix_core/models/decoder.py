@@ -18,16 +18,18 @@ from flax import nnx
 from tunix_core.contracts import Remat
 from tunix_core.models.attention import Attend, Attention, View
 from tunix_core.models.config import DecoderConfig
-from tunix_core.models.layers import Draw, Norm, dense, matmul, normal, weight, zeros
+from tunix_core.models.layers import Draw, Norm, again, dense, gated, matmul, normal, weight, zeros
 from tunix_core.models.pieces import LayerCache, attend_cached, attend_step, joined, lengths_of, pieces_of, settle
+from tunix_core.models.placement import gathered, spread
+from tunix_core.models.quantized import has_quantized, opened
 from tunix_core.models.rotary import rotary
-from tunix_core.models.tiles import attend_tiles, make_tiles
+from tunix_core.models.tile_attention import attend_tiles
+from tunix_core.models.tiles import make_tiles
 
 Array = jax.Array
 Params = dict[str, Any]
 Cache = dict[str, dict[str, Array]]  # one piece: by layer, "k" [S, kv_heads, D, L] and "v" [S, kv_heads, L, D]
 ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
-KEPT = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "layers": None}
 
 
 class Gated(nnx.Module):
@@ -40,7 +42,8 @@ class Gated(nnx.Module):
         self.down = weight(draw, config, config.mlp_width, config.width, scale=(2 * config.layers) ** -0.5)
 
     def __call__(self, x: Array) -> Array:
-        return dense(ACTIVATIONS[self.activation](dense(x, self.gate)) * dense(x, self.up), self.down)
+        gate, up = (spread(dense(x, matrix), None, "mlp") for matrix in (self.gate, self.up))
+        return dense(gated(ACTIVATIONS[self.activation], gate, up), self.down)
 
 
 class Block(nnx.Module):
@@ -56,10 +59,10 @@ class Block(nnx.Module):
             self.attention_post_norm, self.mlp_post_norm = Norm(config, config.width), Norm(config, config.width)
 
     def __call__(self, x: Array, view: View, cache: LayerCache) -> tuple[Array, LayerCache]:
-        attended, written = self.attention(self.attention_norm(x), view, cache)
-        x = x + (self.attention_post_norm(attended) if self.post_norms else attended)
-        changed = self.mlp(self.mlp_norm(x))
-        return x + (self.mlp_post_norm(changed) if self.post_norms else changed), written
+        attended, written = self.attention(spread(self.attention_norm(x), None, None), view, cache)
+        x = spread(x + (self.attention_post_norm(attended) if self.post_norms else attended), None, None)
+        changed = self.mlp(spread(self.mlp_norm(x), None, None))
+        return spread(x + (self.mlp_post_norm(changed) if self.post_norms else changed), None, None), written
 
 
 class Decoder(nnx.Module):
@@ -94,17 +97,17 @@ class Decoder(nnx.Module):
         if local:
             near = rotary(positions, c.head_dim, c.local_rope_theta) if c.local_rope_theta else views[False].rotation
             views[True] = View(near, attending(c.local_window))
-        x = self.embedding[...][tokens]
+        x = spread(gathered(self.embedding[...], "vocab", None)[tokens], None, None)
         if c.embedding_scale != 1.0:
             x = x * jnp.asarray(c.embedding_scale, x.dtype)
         written: dict[str, LayerCache] = {}
         for name in map(str, range(c.layers)):  # merging leaves the dict in order of its names, "10" before "2"
-            layer = partial(self.layers[name], view=views[name in local])
+            block, view = self.layers[name], views[name in local]
             if cache is None:
-                x = _rematerialised(lambda x, layer=layer: layer(x, cache={})[0], remat)(x)
+                x = _uncached(block, view, remat)(x)
             else:
-                x, written[name] = layer(x, cache=cache[name])
-        return self.norm(x), written
+                x, written[name] = block(x, view, cache[name])
+        return spread(self.norm(x), None, None), written
 
     def logits(self, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""
@@ -141,8 +144,7 @@ class DecoderModel:
         tiles = make_tiles(positions, seen_until)
 
         def attending(window: int | None) -> Attend:
-            seen = tiles._replace(window=window)
-            return lambda q, k, v, cache, scale: (attend_tiles(q, k, v, seen, scale), cache)
+            return lambda q, k, v, cache, scale: (attend_tiles(q, k, v, tiles, scale, window), cache)
 
         return self._decoder(params)(tokens, positions, attending, remat=remat)[0]
 
@@ -190,11 +192,22 @@ class DecoderModel:
 
     def logits(self, params: Params, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""
-        return self._decoder(params).logits(hidden)
+        whole = (None,) * (hidden.ndim - 2)
+        logits = self._decoder(params).logits(spread(hidden, *whole, None))
+        return spread(logits, *whole, "vocab")
 
     def _decoder(self, params: Params) -> Decoder:
         return nnx.merge(self._graph, params)
 
 
-def _rematerialised(layer: Callable[[Array], Array], remat: Remat) -> Callable[[Array], Array]:
-    return layer if remat == "none" else jax.checkpoint(layer, policy=KEPT[remat])
+def _uncached(block: Block, view: View, remat: Remat) -> Callable[[Array], Array]:
+    """The block as a function of its input alone, on nothing but the tokens given."""
+    graph, state = nnx.split(block)
+    params = nnx.to_pure_dict(state)
+
+    def layer(params: Params, x: Array) -> Array:
+        return nnx.merge(graph, opened(params, x))(x, view, {})[0]
+
+    if remat == "layers" or has_quantized(params):  # else what quantized matrices stand for would be kept for backward
+        return partial(again, layer, params)
+    return partial(layer, params)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from tunix_core.models.paths import Params, unflatten
 log = logging.getLogger(__name__)
 AXES_OF_MESH = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")  # the mesh axes that split a batch's rows
+Array = jax.Array
 Rules = Mapping[str, str | tuple[str, ...] | None]
 AXES: Mapping[str, tuple[str, ...]] = {
     "embedding": ("vocab", "embed"),
@@ -51,11 +53,16 @@ RULES: Rules = {
 def logical_axes(path: str) -> tuple[str, ...]:
     """The name of each axis of the weight at `path`: "layers.0.attention.q" -> ("embed", "heads").
 
-    Of an adapter: "layers.0.attention.q_lora_a" -> ("embed", "rank"), "…_lora_b" -> ("rank", "heads").
+    Of an adapter: "layers.0.attention.q_lora_a" -> ("embed", "rank"), "…_lora_b" -> ("rank", "heads"). What a quantized
+    weight is made of lies as it does: "layers.0.attention.q.values.scale" -> ("embed", "heads").
     """
-    name, _, side = path.rpartition(".")[2].partition("_lora_")
+    name, _, side = _name(path).partition("_lora_")
     rows, *columns = AXES[name]
     return {"": (rows, *columns), "a": (rows, "rank"), "b": ("rank", *columns)}[side]
+
+
+def _name(path: str) -> str:
+    return path.partition(".values.")[0].rpartition(".")[2]
 
 
 class MeshLayout:
@@ -79,11 +86,51 @@ class MeshLayout:
         """Of a batch's array: rows over data and fsdp where these divide them, else whole."""
         return self._split if shape and shape[0] % self._parts == 0 else self.whole
 
+    def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, for `jit`: what it computes on its way lies on this mesh as `spread` says."""
+
+        @wraps(function)
+        def on_mesh(*given: Any, **named: Any) -> Any:
+            with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+                return function(*given, **named)
+
+        return on_mesh
+
     def _leaf(self, keys: tuple[Any, ...], leaf: Any) -> NamedSharding:
         path = jax.tree_util.keystr(keys, simple=True, separator=".")
-        if len(AXES.get(path.rpartition(".")[2].partition("_lora_")[0], ())) != leaf.ndim:
+        if len(AXES.get(_name(path).partition("_lora_")[0], ())) != leaf.ndim:
             return self.whole
         return sharding(path, leaf.shape, self.mesh, self._rules, self._together)
+
+
+def spread(x: Array, *axes: str | None) -> Array:
+    """An activation laid out: rows over data and fsdp, a logical axis as RULES say, all else whole.
+
+    Left to itself the compiler may choose to split its width as the weights are split, and move it all for every layer.
+
+    Args:
+        x: [rows, ...], inside `MeshLayout.traced`; anywhere else it stays as it is.
+        axes: the logical axis of each axis after the first, None where it is whole.
+    """
+    return _laid(x, (BATCH, *(RULES[axis] if axis else None for axis in axes)))
+
+
+def gathered(weight: Array, *axes: str | None) -> Array:
+    """A weight laid out to be read: by RULES along the axes named, whole along those that are None."""
+    return _laid(weight, tuple(RULES[axis] if axis else None for axis in axes))
+
+
+def _laid(x: Array, asked: Sequence[str | tuple[str, ...] | None]) -> Array:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x
+
+    def over(names: str | tuple[str, ...] | None, size: int) -> tuple[str, ...] | None:
+        used = tuple(a for a in ((names,) if isinstance(names, str) else names or ()) if a in mesh.shape)
+        return used if size % math.prod(mesh.shape[a] for a in used) == 0 else None
+
+    parts = [over(names, size) for names, size in zip(asked, x.shape, strict=True)]
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*parts))
 
 
 def place(

@@ -92,7 +92,8 @@ def adapters_of(config: RunConfig, model: Model) -> Adapters | None:
     lora = config.trainer.lora
     if lora is None:
         return None
-    return make_adapters(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=config.seed)
+    how = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets, "base": lora.base}
+    return make_adapters(model, seed=config.seed, **how)
 
 
 def reference_of(config: RunConfig, hub: Hub, meshes: Meshes) -> tuple[Model, Params] | None:

@@ -91,7 +91,7 @@ def _from_run(path: Path, hub: Hub, step: int | None, mesh: Any) -> Policy:
     adapters = adapters_of(config, base.model)
     parts = make_parts(base.params, config.trainer.master, adapters)
     trained = checkpoints.restore_params(chosen, parts.trained)
-    params = adapters.merge(trained, base.params) if adapters else parts.having(trained).whole
+    params = adapters.merge(trained, adapters.base(base.params)) if adapters else parts.having(trained).whole
     policy = replace(base, id=f"{path}@{chosen}", params=params)
     return policy if mesh is None else lay_policy(policy, mesh)
 

@@ -53,6 +53,8 @@ class Training:
         self.algorithms = algorithms(config, hub)
         self._absolute = {name for name, each in self.algorithms.items() if np.any(each.advantages(np.ones(2)))}
         self.adapters, reference = adapters_of(config, policy.model), reference_of(config, hub, self.meshes)
+        if self.adapters is not None:
+            policy = replace(policy, params=self.adapters.base(policy.params))
         self.sandboxes = make_sandboxes(config.sandbox, benches, hub)
         self.learner: Any = Trainer(
             policy.model,

@@ -16,7 +16,7 @@ from jax.extend.core import Literal
 from tunix_core.contracts import Model, Params, Remat
 
 Array = jax.Array
-AT_ONCE = 256  # tokens whose logits exist at one time
+AT_ONCE = 512  # tokens whose logits exist at one time
 
 
 def token_logprobs(
@@ -101,7 +101,10 @@ def _forward(head: _Head, *given: Any) -> tuple[tuple[Array, Array, Array], Any]
 
 
 def _backward(head: _Head, kept: Any, slopes: tuple[Array, Array, Array]) -> tuple[Any, ...]:
-    """d logp / d logits = onehot − p, d entropy / d logits = −p (log p + entropy), both over the temperature."""
+    """d logp / d logits = onehot − p, d entropy / d logits = −p (log p + entropy), both over the temperature.
+
+    The head's gradient is summed in float32: in the weights' own dtype each lot would be rounded away by those before.
+    """
     (read, rest, states, targets, temperature, lots), entropy, total = kept
 
     def add(at: Array, found: tuple[Any, Array]) -> tuple[Any, Array]:
@@ -115,8 +118,9 @@ def _backward(head: _Head, kept: Any, slopes: tuple[Array, Array, Array]) -> tup
         by_read, by_state = back((slope / heat).astype(logits.dtype))
         return jax.tree.map(jnp.add, found[0], by_read), found[1].at[at].set(by_state)
 
-    start = jax.tree.map(jnp.zeros_like, (read, states))
+    start = [jnp.zeros(leaf.shape, jnp.float32) for leaf in read], jnp.zeros_like(states)
     by_read, by_states = jax.lax.fori_loop(0, lots, add, start)
+    by_read = [total.astype(leaf.dtype) for total, leaf in zip(by_read, read, strict=True)]
     return by_read, None, by_states, None, None, None
 
 

@@ -56,7 +56,7 @@ class Placing:
         """`jax.jit` whose results lie as `outputs(the sharding of what is whole)` says."""
         if self.layout is None:
             return jax.jit(function, **how)
-        return jax.jit(function, out_shardings=outputs(self.layout.whole), **how)
+        return jax.jit(self.layout.traced(function), out_shardings=outputs(self.layout.whole), **how)
 
     def like(self, placed: Tree, tree: Tree) -> Tree:
         """`tree` where `placed`, of its structure, lies."""

@@ -29,14 +29,14 @@ def merged(adapters: Adapters, params: Params, layout: Layout | None = None) -> 
     """Takes adapters as they are published, and merges them into parameters that stay with the readers.
 
     Args:
-        params: of the model without adapters.
+        params: those beside which the adapters are trained.
         layout: as for `laid`; None: the default device.
     """
     if layout is None:
         merge = jax.jit(adapters.merge)
         return lambda published: merge(published, params)
-    lies = layout.of(params)
-    base, merge = jax.device_put(params, lies), jax.jit(adapters.merge, out_shardings=lies)
+    base, whole = jax.device_put(params, layout.of(params)), jax.eval_shape(adapters.merge, adapters.first, params)
+    merge = jax.jit(adapters.merge, out_shardings=layout.of(whole))
     return lambda published: merge(jax.device_put(published, layout.of(published)), base)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -156,9 +157,9 @@ def test_padding_gives_finite_values_and_gradients(model, params) -> None:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("remat", ["dots", "layers"])
-def test_what_is_computed_again_changes_no_gradient(model, params, remat: Any) -> None:
-    ids, at = tokens(2, 16), positions(2, 16)
+def test_what_is_computed_again_changes_no_gradient() -> None:
+    model = DecoderModel(replace(CONFIG, layers=4))
+    params, ids, at = model.init(0), tokens(2, 16), positions(2, 16)
     until = np.full((2, 16), 16)
 
     def gradient(how: Any) -> Any:
@@ -167,8 +168,8 @@ def test_what_is_computed_again_changes_no_gradient(model, params, remat: Any) -
 
         return jax.jit(jax.grad(loss)).lower(params).compile()
 
-    kept, again = gradient("none"), gradient(remat)
-    assert again.memory_analysis().temp_size_in_bytes < kept.memory_analysis().temp_size_in_bytes
+    kept, again = gradient("none"), gradient("layers")
+    assert 1.5 * again.memory_analysis().temp_size_in_bytes < kept.memory_analysis().temp_size_in_bytes
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-4), again(params), kept(params))
 
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tunix_core.models.attention import attend, bias_of
-from tunix_core.models.tiles import LOTS, TILE, attend_tiles, make_tiles, widths
+from tunix_core.models.tile_attention import attend_tiles
+from tunix_core.models.tiles import LOTS, TILE, make_tiles, widths
 
 HEADS, KV_HEADS, SIZE = 4, 2, 8
 
@@ -45,7 +45,9 @@ def dense(q: Any, k: Any, v: Any, at: Any, until: Any, window: int | None) -> An
     mask = (column[None, :] <= column[:, None]) & (column[None, :, None] < until[:, None, :])
     if window is not None:
         mask &= at[:, :, None] - at[:, None, :] < window
-    return attend(q, k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3), bias_of(mask), 0.3)
+    k, v = (jnp.repeat(a, HEADS // KV_HEADS, axis=2) for a in (k, v))
+    scores = jnp.where(mask[:, None], jnp.einsum("rthd,rshd->rhts", q * 0.3, k), -1e30)
+    return jnp.einsum("rhts,rshd->rthd", jax.nn.softmax(scores), v)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_tiles_give_what_whole_rows_give(length: int, longest: int, window: int 
     weights = rng.standard_normal(q.shape).astype(np.float32)
 
     def by_tiles(q: Any, k: Any, v: Any, at: Any, until: Any) -> Any:
-        return attend_tiles(q, k, v, make_tiles(at, until)._replace(window=window), 0.3)
+        return attend_tiles(q, k, v, make_tiles(at, until), 0.3, window)
 
     def whole(q: Any, k: Any, v: Any, at: Any, until: Any) -> Any:
         return dense(q, k, v, at, until, window)

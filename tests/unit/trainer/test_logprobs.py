@@ -87,6 +87,27 @@ def test_values_and_gradients_are_the_dense_ones(
         assert difference <= 1e-5 * size
 
 
+def test_many_lots_of_bfloat16_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many equal terms as a sum in bfloat16 would stop growing under."""
+    length = 600
+    params = {"embed": jnp.full((VOCAB, WIDTH), 0.5, jnp.bfloat16), "head": jnp.ones((WIDTH, VOCAB), jnp.bfloat16)}
+    model: Any = SimpleNamespace(
+        forward=lambda params, tokens, *_: params["embed"][tokens],
+        logits=lambda params, hidden: (hidden @ params["head"]).astype(jnp.float32),
+    )
+    row = np.zeros((1, length), np.int32)
+    batch = dict.fromkeys(("tokens", "positions", "before", "seen_until"), row)
+    batch |= dict.fromkeys(("mask", "temperature"), np.ones((1, length), np.float32))
+
+    def gradient(at_once: int) -> np.ndarray:
+        monkeypatch.setattr(logprobs, "AT_ONCE", at_once)
+        found = jax.jit(jax.grad(lambda p: jnp.sum(token_logprobs(model, p, batch)[0])))(params)
+        return np.asarray(found["head"], np.float32)
+
+    one_by_one, together = gradient(1), gradient(length)
+    assert np.linalg.norm(one_by_one - together) < 0.01 * np.linalg.norm(together)
+
+
 def test_logits_of_all_tokens_exist_at_no_time(params: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """No array of the program, in either direction, is as large as tokens · vocabulary."""
     monkeypatch.setattr(logprobs, "AT_ONCE", 9)

@@ -74,6 +74,28 @@ def test_adapters_alone_are_trained_published_and_saved_and_merged_they_are_the_
     assert size_of(saved / "params") < size_of(Checkpoints(tmp_path / "all").save(1, params, params, {}) / "params")
 
 
+@pytest.mark.parametrize(("kind", "most"), [("int8", 0.02), ("nf4", 0.15)])
+def test_beside_a_base_in_few_bits_they_learn_as_beside_what_it_stands_for(make: Any, kind: Any, most: float) -> None:
+    model = DecoderModel(SIZES)
+    params = model.init(0)
+    few, plain = (
+        make_adapters(model, rank=2, alpha=2.0, targets=("attention", "mlp"), seed=0, base=base)
+        for base in (kind, "model")
+    )
+    base = few.base(params)
+    stands_for = few.merge(few.first, base)
+    learner = trainer(model, base, adapters=few)
+    beside = trainer(model, stands_for, adapters=plain)
+    for seed in range(2):
+        assert step(learner, make, seed)["loss"] == pytest.approx(step(beside, make, seed)["loss"], rel=1e-5)
+    moved, wanted = flat(learner.weights().params), flat(beside.weights().params)
+    start = flat(few.first)
+    assert np.linalg.norm(moved - wanted) < 1e-5 * np.linalg.norm(wanted - start) != 0
+    np.testing.assert_array_equal(flat(base), flat(few.base(params)))
+    assert 0 < np.linalg.norm(flat(stands_for) - flat(params)) < most * np.linalg.norm(flat(params))
+    assert learner.memory()["parameters"] < 0.6 * beside.memory()["parameters"]
+
+
 def test_masters_are_float32_where_the_model_computes_in_bfloat16(make: Any) -> None:
     model = DecoderModel(replace(SIZES, dtype="bfloat16"))
     tiny = replace(CONFIG, learning_rate=1e-5, optimizer="adam")

@@ -79,7 +79,8 @@ def test_what_lies_as_its_readers_need_it_is_not_copied() -> None:
 
 
 def test_adapters_are_merged_where_they_are_read() -> None:
-    adapters = Adapters(None, {}, lambda low, high: high, lambda low, high: {"q": high["q"] + low["q"]})  # type: ignore[arg-type]
+    add = lambda low, high: {"q": high["q"] + low["q"]}  # noqa: E731
+    adapters = Adapters(None, {}, base=lambda high: high, join=add, merge=add)  # type: ignore[arg-type]
     given, base = {"q": np.full(2, 3.0, np.float32)}, {"q": np.ones(2, np.float32)}
     store = WeightStore(0, given, merged(adapters, base))
     np.testing.assert_array_equal(store.latest().params["q"], [4.0, 4.0])
