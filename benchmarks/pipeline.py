@@ -1,7 +1,7 @@
 """The pipeline's figures: `python benchmarks/pipeline.py [--only SCENARIO] [--quick]`.
 
 Writes bench-out/pipeline.json; a run of one scenario keeps the others' figures there. All but `learning`, which
-takes six whole trainings and is asked for by name, take about twenty minutes on two quiet cores.
+takes six whole trainings and is asked for by name, take about half an hour on two quiet cores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from rich.table import Table
 
 HERE = Path(__file__).parent
 TARGET = HERE.parent / "bench-out" / "pipeline.json"
-NAMES = ("spans", "many", "latency", "mix", "faults", "learning")
+NAMES = (
+    "spans", "many", "engine-bound", "whole", "sync", "shapes", "rollout", "loop", "mix", "faults", "learning"
+)  # fmt: skip
 ASKED = {
     "span_on_us": "≤ 1", "span_off_us": "≤ 0.25", "step_cpu_us": "≤ 150", "rss_mb_10k": "≤ 1024",
     "loop_lag_ms_p99": "≤ 50", "busy_share": "≥ 0.95", "bound_share": "≥ 0.95", "idle_share": "≤ 0.05",

@@ -173,7 +173,7 @@ def endless(random: int | None = 1) -> Policy:
 
 def fake(policy: Policy, weights: Any, config: Any) -> FakeEngine:
     """An engine that says the same at once, as many tokens as it may."""
-    said = np.random.default_rng(0).integers(97, 123, config.max_context).tolist()
+    said = np.random.default_rng(0).integers(97, 123, config.max_context).astype(np.int32)
     return FakeEngine(
         lambda request: said[: request.max_tokens], version_source=weights, max_context=config.max_context
     )

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline_faults import faults
 from pipeline_learning import learning
 from pipeline_peer import peer
-from pipeline_rig import CONCURRENT, GROUP, TURNS, Run, head, suite, whole_run
+from pipeline_rig import CONCURRENT, GROUP, TURNS, Run, earlier_run, head, suite, whole_run
 from pipeline_sync import synchronous
 
 from tunix_core.config import load_config
@@ -17,34 +17,50 @@ from tunix_core.config import load_config
 MEAN_S = 0.2
 CALLS = TURNS + 1  # a reset and the steps
 TAIL = 10.0 / 1.9  # the longest call, in means
+SLOW = suite(mean_s=MEAN_S, shape="tail")
+FIXED = ("--cap", "32", "--quiet", "0")  # the peer's: budgets of one size, so that it compiles once
 SHAPES = ("constant", "lognormal", "bursts", "start")
 Figures = dict[str, Any]
 
 
 # ---- 1: latency ----
-def latency(quick: bool) -> Figures:
-    """Engine-bound and whole runs at 200 ms a call, beside analytic bounds, synchronous modes and the peer."""
-    steps = 3 if quick else 16
-    config = head(steps, groups=32)
-    slow = suite(mean_s=MEAN_S, shape="tail")
-    free = {name: whole_run(f"free-{name}", config + s, free=True) for name, s in (("0", suite()), ("200", slow))}
-    real = {name: whole_run(f"real-{name}", config + s) for name, s in (("0", suite()), ("200", slow))}
-    figures = {
-        "busy_share": free["200"].shares["busy/engine"],
-        "bound_share": _of_bound(free["200"], free["0"]),
-        "idle_share": real["200"].shares["idle_share"],
-        "bound_share_whole": _of_bound(real["200"], real["0"]),
-        "episodes_per_s": {
-            **{f"engine-bound, {k} ms": run.episodes_per_s for k, run in free.items()},
-            **{f"whole, {k} ms": run.episodes_per_s for k, run in real.items()},
-        },
-        "bound_by": real["200"].summary["pipeline"]["bound_by"],
+STEPS, QUICK_STEPS, GROUPS = 10, 3, 32  # of 256 episodes each
+
+
+def engine_bound(quick: bool) -> Figures:
+    """Runs whose trainer costs nothing, at latency 0 and 200 ms, beside what the slower of two bounds allows."""
+    alone, ours = _pair("free", quick, free=True)
+    return {
+        "busy_share": ours.shares["busy/engine"],
+        "bound_share": _of_bound(ours, alone),
+        "episodes_per_s_engine_bound": {"0 ms": alone.episodes_per_s, "200 ms": ours.episodes_per_s},
     }
-    if not quick:
-        shaped = {s: suite(mean_s=MEAN_S, shape=s, start_s=1.0 if s == "start" else 0.0) for s in SHAPES}
-        others = {name: whole_run(f"free-{name}", config + s, free=True) for name, s in shaped.items()}
-        figures["bound_share_by_shape"] = {name: _of_bound(run, free["0"]) for name, run in others.items()}
-    return figures | _against_synchronous(config + slow, free["200"], free["0"], quick) | _against_peer(quick)
+
+
+def whole(quick: bool) -> Figures:
+    """The same with the real trainer on the same cores."""
+    alone, ours = _pair("real", quick)
+    return {
+        "idle_share": ours.shares["idle_share"],
+        "bound_share_whole": _of_bound(ours, alone),
+        "episodes_per_s_whole": {"0 ms": alone.episodes_per_s, "200 ms": ours.episodes_per_s},
+        "bound_by": ours.summary["pipeline"]["bound_by"],
+    }
+
+
+def shapes(quick: bool) -> Figures:
+    """Engine-bound runs at other distributions of latency, as shares of the bound; after `engine-bound`."""
+    head_, alone = head(QUICK_STEPS if quick else 5, groups=GROUPS), earlier_run("free-0")
+    shaped = {s: suite(mean_s=MEAN_S, shape=s, start_s=1.0 if s == "start" else 0.0) for s in SHAPES}
+    runs = {name: whole_run(f"free-{name}", head_ + text, free=True) for name, text in shaped.items()}
+    return {"bound_share_by_shape": {name: _of_bound(run, alone) for name, run in runs.items()}}
+
+
+def _pair(name: str, quick: bool, *, free: bool = False) -> tuple[Run, Run]:
+    """A run at latency 0 and one at 200 ms."""
+    start = head(QUICK_STEPS if quick else STEPS, groups=GROUPS)
+    alone = whole_run(f"{name}-0", start + suite(), free=free)
+    return alone, whole_run(f"{name}-200", start + SLOW, free=free)
 
 
 def _of_bound(run: Run, alone: Run) -> float:
@@ -54,14 +70,14 @@ def _of_bound(run: Run, alone: Run) -> float:
     return run.episodes_per_s / min(alone.episodes_per_s, path)
 
 
-def _against_synchronous(text: str, ours: Run, alone: Run, quick: bool) -> Figures:
-    """Ours over each synchronous mode, and that ratio as a share of what the bounds predict.
+def sync(quick: bool) -> Figures:
+    """Ours over each synchronous mode, and that ratio as a share of what the bounds predict; after `engine-bound`.
 
     A batch takes at least the engine's work; with a barrier a turn, the longest call of each turn comes on top, with
     a barrier a batch the longest episode is the other bound.
     """
-    config = load_config(None, text=f'run_dir = "unused"\n{text}')
-    batches = 1 if quick else 4
+    ours, alone = earlier_run("free-200"), earlier_run("free-0")
+    config = load_config(None, text=f'run_dir = "unused"\n{head(1, groups=GROUPS)}{SLOW}')
     work_s = CONCURRENT / alone.episodes_per_s
     path_s = ours.mean_s("env.reset", "env.step")
     ours_s = max(work_s, path_s)
@@ -69,38 +85,38 @@ def _against_synchronous(text: str, ours: Run, alone: Run, quick: bool) -> Figur
     bounds_s = {"turn": work_s + CALLS * MEAN_S * TAIL, "batch": max(work_s, (3 * TAIL + 1 / 1.9) * MEAN_S)}
     found = {}
     for name, bound_s in bounds_s.items():
-        rate = synchronous(config, CONCURRENT, batches, every_turn=name == "turn")
+        rate = synchronous(config, CONCURRENT, 1 if quick else 4, every_turn=name == "turn")
         ratio = ours.episodes_per_s / rate
         found[name] = {"episodes_per_s": rate, "ratio": ratio, "of_predicted": ratio / (bound_s / ours_s)}
     return {"vs_sync": found}
 
 
-def _against_peer(quick: bool) -> Figures:
-    """The peer's rollout at 200 ms and its whole learner loop at latency 0, ours beside each."""
-    shape = suite(mean_s=MEAN_S, shape="tail")
-    steps = 3 if quick else 10
+def rollout(quick: bool) -> Figures:
+    """The peer's rollout at 200 ms with 32 concurrent episodes, and ours with 32 and 256."""
+    steps = QUICK_STEPS if quick else 6
     ours = {
-        n: whole_run(f"rollout-{n}", head(steps, groups=max(4, n // 8), episodes=n) + shape, free=True)
+        n: whole_run(f"rollout-{n}", head(steps, groups=max(4, n // 8), episodes=n) + SLOW, free=True)
         for n in (32, CONCURRENT)
     }
-    loop = whole_run("loop", head(12 if quick else 40, groups=4, episodes=32) + suite())
-    steps_per_s = 1.0 / statistics.median(row["step_s"] for row in loop.rows[2:])
-    figures: Figures = {
-        "ours_200ms": {f"{n} concurrent": run.episodes_per_s for n, run in ours.items()},
-        "ours_loop_steps_per_s": steps_per_s,
-    }
-    fixed = ("--cap", "32", "--quiet", "0")
-    rollout = peer(["rollout", "--lats", "200", "--concs", "32", "--iters", "1" if quick else "2", *fixed])
-    if isinstance(rollout, str):
-        figures |= {"vs_tunix_200ms": rollout}
-    else:
-        theirs = statistics.median(r["traj_per_s"] for r in rollout if r["kind"] != "cold")
-        rates = {n: run.episodes_per_s / theirs for n, run in ours.items()}
-        figures |= {"vs_tunix_200ms": rates[CONCURRENT], "vs_tunix_200ms_at_32": rates[32], "tunix_200ms": theirs}
-    learner = peer(["train", "--steps", "4" if quick else "6", *fixed])
-    if isinstance(learner, str):
-        return figures | {"vs_tunix_loop": learner}
-    theirs = learner[0]["steps_per_s_after2"]
+    rates = {n: run.episodes_per_s for n, run in ours.items()}
+    figures: Figures = {"ours_200ms": {f"{n} concurrent": rate for n, rate in rates.items()}}
+    found = peer(["rollout", "--lats", "200", "--concs", "32", "--iters", "1" if quick else "2", *FIXED])
+    if isinstance(found, str):
+        return figures | {"vs_tunix_200ms": found}
+    theirs = statistics.median(r["traj_per_s"] for r in found if r["kind"] != "cold")
+    vs = {n: rate / theirs for n, rate in rates.items()}
+    return figures | {"vs_tunix_200ms": vs[CONCURRENT], "vs_tunix_200ms_at_32": vs[32], "tunix_200ms": theirs}
+
+
+def loop(quick: bool) -> Figures:
+    """The peer's whole learner loop at latency 0, 32 episodes a step, and ours."""
+    ours = whole_run("loop", head(12 if quick else 40, groups=4, episodes=32) + suite())
+    steps_per_s = 1.0 / statistics.median(row["step_s"] for row in ours.rows[2:])
+    figures: Figures = {"ours_loop_steps_per_s": steps_per_s}
+    found = peer(["train", "--steps", "4" if quick else "6", *FIXED])
+    if isinstance(found, str):
+        return figures | {"vs_tunix_loop": found}
+    theirs = found[0]["steps_per_s_after2"]
     return figures | {"vs_tunix_loop": steps_per_s / theirs, "tunix_loop_steps_per_s": theirs}
 
 
@@ -167,7 +183,12 @@ def many(quick: bool) -> Figures:
 
 SCENARIOS: Mapping[str, Callable[[bool], Figures]] = {
     "many": many,  # first: its peak of memory is the process's
-    "latency": latency,
+    "engine-bound": engine_bound,
+    "whole": whole,
+    "sync": sync,
+    "shapes": shapes,
+    "rollout": rollout,
+    "loop": loop,
     "mix": mix,
     "faults": faults,
     "learning": learning,

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tunix_core.profiling import note, span
 from tunix_core.types import Group, Trajectory, within_bound
@@ -21,6 +22,14 @@ DEFAULT_MIN_GROUP = 2
 Accepts = Callable[[Group], bool]
 OnStale = Callable[[Group], None]
 Barrier = Callable[[Sequence[Group]], str]
+
+
+class _Waiting(NamedTuple):
+    """A group, when it came, and the version of its oldest token."""
+
+    group: Group
+    since: float
+    oldest: int | None
 
 
 class TrajectoryQueue:
@@ -48,18 +57,18 @@ class TrajectoryQueue:
             raise ValueError(f"capacity {capacity} must be at least 1, max_staleness {max_staleness} at least 0")
         self._capacity, self._max_staleness = capacity, max_staleness
         self._min_group, self._clock = min_group or {}, clock
-        self._entries = [(group, clock()) for group in waiting]  # and when each came; in the order they came
-        self._oldest = {id(group): _oldest(group) for group in waiting}  # their oldest tokens' versions
+        self._entries: dict[int, _Waiting] = {}  # by the group's identity, in the order they came
+        self._sizes: Counter[str] = Counter()  # by suite
         self._changed = asyncio.Event()
-        self._put, self._taken, self._dropped, self._returned = len(waiting), 0, 0, 0
+        self._put, self._taken, self._dropped, self._returned = 0, 0, 0, 0
+        for group in waiting:
+            self._add(group)
 
     async def put(self, group: Group) -> None:
         """Adds a group; waits while its suite is full."""
         while self.waiting_of(group.suite) >= self._capacity:
             await self._changed.wait()
-        self._entries.append((group, self._clock()))
-        self._oldest[id(group)] = _oldest(group)
-        self._put += 1
+        self._add(group)
         self.look_again()
 
     def take(self, accepts: Accepts, version: int, on_stale: OnStale) -> Group | None:
@@ -68,18 +77,19 @@ class TrajectoryQueue:
         Trajectories beyond the bound are dropped from it, whole. Every waiting group, accepted or not,
         of which that leaves too little goes to `on_stale` as it came: its task is to go back.
         """
-        for group in self.waiting():
-            if self._within_bound(group, version) is None:
-                self._remove(group)
+        for entry in [each for each in self._entries.values() if self._is_old(each, version)]:
+            if self._fresh(entry.group, version) is None:
+                self._remove(entry)
                 self._returned += 1
-                on_stale(group)
-        found = next(filter(accepts, self.waiting()), None)
-        fresh = found and self._within_bound(found, version)
-        if found is None or fresh is None:
+                on_stale(entry.group)
+        found = next((each for each in self._entries.values() if accepts(each.group)), None)
+        if found is None:
             return None
+        fresh = self._fresh(found.group, version) if self._is_old(found, version) else found.group
+        assert fresh is not None  # or it would have been returned above
         self._remove(found)
         self._taken += 1
-        self._dropped += len(found.trajectories) - len(fresh.trajectories)
+        self._dropped += len(found.group.trajectories) - len(fresh.trajectories)
         return fresh
 
     async def get(
@@ -105,44 +115,47 @@ class TrajectoryQueue:
 
     def waiting(self) -> tuple[Group, ...]:
         """All groups that wait, in the order they came."""
-        return tuple(group for group, _ in self._entries)
+        return tuple(entry.group for entry in self._entries.values())
 
     def waiting_of(self, suite: str) -> int:
         """How many groups of a suite wait."""
-        return sum(group.suite == suite for group, _ in self._entries)
+        return self._sizes[suite]
 
     def statistics(self) -> Mapping[str, float]:
         """Sizes ("size", "size/SUITE"), the oldest wait in seconds, and what was put, taken, dropped, returned.
 
         "dropped_trajectories" are those left out of groups that were taken.
         """
-        sizes = Counter(f"size/{group.suite}" for group, _ in self._entries)
+        first = next(iter(self._entries.values()), None)
         return {
             "size": len(self._entries),
-            **sizes,
-            "oldest_age_s": self._clock() - self._entries[0][1] if self._entries else 0.0,
+            **{f"size/{suite}": size for suite, size in self._sizes.items() if size},
+            "oldest_age_s": self._clock() - first.since if first else 0.0,
             "put": self._put,
             "taken": self._taken,
             "dropped_trajectories": self._dropped,
             "returned_groups": self._returned,
         }
 
-    def _remove(self, group: Group) -> None:
-        came = next(since for entry, since in self._entries if entry is group)
-        note("queue", self._clock() - came, suite=group.suite, group=group.index)
-        self._entries = [entry for entry in self._entries if entry[0] is not group]
-        del self._oldest[id(group)]
+    def _add(self, group: Group) -> None:
+        self._entries[id(group)] = _Waiting(group, self._clock(), _oldest(group))
+        self._sizes[group.suite] += 1
+        self._put += 1
+
+    def _remove(self, entry: _Waiting) -> None:
+        group = entry.group
+        note("queue", self._clock() - entry.since, suite=group.suite, group=group.index)
+        del self._entries[id(group)]
+        self._sizes[group.suite] -= 1
         self.look_again()
 
-    def _within_bound(self, group: Group, version: int) -> Group | None:
+    def _is_old(self, entry: _Waiting, version: int) -> bool:
+        """Whether some of the group is too stale."""
+        return entry.oldest is not None and not within_bound(entry.oldest, version, self._max_staleness)
+
+    def _fresh(self, group: Group, version: int) -> Group | None:
         """The group without what is too stale, or None when that leaves too little."""
-        oldest = self._oldest[id(group)]
-        if oldest is None or within_bound(oldest, version, self._max_staleness):
-            return group
-        kept = tuple(t for t in group.trajectories if self._is_fresh(t, version))
-        if len(kept) == len(group.trajectories):
-            return group
-        left = replace(group, trajectories=kept)
+        left = replace(group, trajectories=tuple(t for t in group.trajectories if self._is_fresh(t, version)))
         enough = len(left.survivors) >= self._min_group.get(group.suite, DEFAULT_MIN_GROUP)
         return left if enough else None
 

@@ -289,17 +289,17 @@ class Trajectory:
     def usable(self) -> bool:
         """True when this may be trained on: it has a score and at least one sampled token."""
         scored = self.score is not None and self.score.value is not None
-        return scored and any(span.sampled and len(span.tokens) for span in self.spans)
+        return scored and self.sampled_tokens > 0
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(len(span) for span in self.spans if span.sampled)
+        return sum([span.tokens.size for span in self.spans if span.sampled])
 
     @property
     def oldest_version(self) -> int | None:
         """The oldest policy version among the sampled tokens, or None without any."""
-        oldest = [int(span.versions.min()) for span in self.spans if span.sampled and len(span)]
-        return min(oldest) if oldest else None
+        oldest = [int(span.versions.min()) for span in self.spans if span.sampled and span.versions.size]
+        return min(oldest, default=None)
 
     def rows(self) -> Iterator[Row]:
         """Each branch as one row of flat arrays."""
@@ -392,5 +392,5 @@ def within_bound(oldest_version: int, trained_at: int, max_staleness: int) -> bo
 
 def derive_seed(*parts: int | str) -> int:
     """64 bits that depend on every part and on nothing else; the same on every machine."""
-    text = "\x1f".join(str(part) for part in parts)
+    text = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -78,7 +78,7 @@ class SuiteConfig:
     sampling: Sampling = Sampling()
     rewards: tuple[RewardConfig, ...] = (RewardConfig("env"),)  # "env" is the environment's own score
     isolation: Isolation | None = None  # default: the environment's own
-    max_abandoned: int = 8  # abandoned threads after which its episodes run in processes
+    max_abandoned: int = 8  # blocking calls at a time; when so many threads hang, its episodes run in processes
     timeouts: TimeoutsConfig = TimeoutsConfig()
     algorithm: str | None = None  # default: the trainer's
     algorithm_options: Mapping[str, Any] = field(default_factory=dict)  # over the trainer's, where it is the same

@@ -105,6 +105,21 @@ class Model(Protocol):
         position >= L writes nothing. -> hidden [S, T, D], cache."""
         ...
 
+    def decode(
+        self, params: Params, tokens: Any, positions: Any, cache: tuple[Cache, ...], fresh: Cache, step: Any
+    ) -> tuple[Any, Cache]:
+        """tokens, positions [S]: the `step`-th token of each slot since `cache` was last written to; -> hidden [S, D],
+        fresh.
+
+        `fresh` is a piece of its own, whose places are steps: `step` is written, those up to it are attended to, and
+        of the cache the positions before the first step's. So one place is written for all slots at once.
+        """
+        ...
+
+    def settle(self, cache: tuple[Cache, ...], fresh: Cache, positions: Any, counts: Any) -> tuple[Cache, ...]:
+        """Writes the first `counts` [S] steps of `fresh` into the cache, from each slot's position [S] on."""
+        ...
+
     def logits(self, params: Params, hidden: Any) -> Any:
         """[..., D] -> float32 [..., V]."""
         ...

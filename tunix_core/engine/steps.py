@@ -150,24 +150,26 @@ def decode(
 ) -> tuple[tuple[Cache, ...], Array]:
     """Up to K steps for all slots, ending early when none has tokens left to draw."""
 
+    first = jnp.where(live.remaining > 0, live.position, sizes.length)
+
     def some_left(state: State) -> Array:
         return (state[0] < sizes.steps) & (state[1].remaining > 0).any()
 
     def step(state: State) -> State:
-        index, live, cache, out = state
+        index, live, fresh, out = state
         active = live.remaining > 0
-        at = jnp.where(active, live.position, sizes.length)
-        hidden, cache = model.forward_cached(params, live.token[:, None], at[:, None], cache)
-        drawn = draw(model.logits(params, hidden[:, 0]), live.position + 1, slotwise.settings)
+        hidden, fresh = model.decode(params, live.token, first + index, cache, fresh, index)
+        drawn = draw(model.logits(params, hidden), live.position + 1, slotwise.settings)
         stopped = (drawn.token[:, None] == slotwise.stops).any(axis=-1)
         row = jnp.stack([jnp.where(active, drawn.token, NONE), _bits(drawn.logprob), _bits(drawn.full_logprob)])
         left = jnp.where(stopped, 0, live.remaining - 1)
         after = Live(drawn.token, live.position + 1, jnp.where(active, left, 0))
-        return index + 1, after, cache, out.at[index].set(row)
+        return index + 1, after, fresh, out.at[index].set(row)
 
     out = jnp.full((sizes.steps, 3, sizes.slots), NONE, jnp.int32)
-    _, _, cache, out = lax.while_loop(some_left, step, (jnp.int32(0), live, cache, out))
-    return cache, out
+    fresh = model.init_cache(sizes.slots, sizes.steps)
+    _, _, fresh, out = lax.while_loop(some_left, step, (jnp.int32(0), live, fresh, out))
+    return model.settle(cache, fresh, first, (out[:, 0] != NONE).sum(axis=0)), out
 
 
 def prefill(

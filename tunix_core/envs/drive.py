@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tunix_core.envs.base import BaseTaskEnv, MaybeAwaitable, Payload, as_step_result, broken, replace_result, then
+from tunix_core.envs.base import BaseTaskEnv, MaybeAwaitable, Payload, as_step_result, broken, then
 from tunix_core.envs.messages import to_messages
 from tunix_core.types import Message, Opening, StepResult, Task
 
@@ -76,7 +76,8 @@ def _opening(env: BaseTaskEnv, value: Any) -> Opening:
 
 def _result(value: Any) -> StepResult:
     result = as_step_result(value)
-    return replace_result(result, observation=to_messages(result.observation), info=plain(result.info))
+    shown, info = to_messages(result.observation), plain(result.info)
+    return StepResult(shown, result.reward, result.terminated, result.truncated, info)
 
 
 def plain(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """An environment in this process: `async` code on the event loop, blocking code in a thread.
 
 A thread cannot be killed. When a call outlives its limit the episode ends, the thread is left
-behind, and the environment's `close` waits in that thread for the call to return.
+behind, and the environment's `close` waits in that thread for the call to return. Since any call may
+hang, no more are made at a time than threads may be left behind.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import inspect
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import nullcontext
-from functools import lru_cache
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import Any
 
 from tunix_core.envs.base import BaseTaskEnv
@@ -24,17 +25,58 @@ from tunix_core.tools.threads import Lane
 from tunix_core.types import Message, Opening, StepResult
 
 log = logging.getLogger(__name__)
-BUILDERS = 32  # environments on the event loop that are built at once: a thread each
 
 
 class Lanes:
-    """Threads for blocking environments, reused from one episode to the next."""
+    """Threads for blocking environments, reused from one episode to the next.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    Args:
+        calls: made at a time, at most; those that never return included.
+        tally: of the threads left behind.
+    """
+
+    def __init__(self, name: str, calls: int, tally: Tally) -> None:
+        self._name, self._calls, self._tally = name, calls, tally
+        self._places = asyncio.Semaphore(calls)
+        self._all_hang = False
         self._idle: list[Lane] = []
         self.made = 0
-        self.builders = asyncio.Semaphore(BUILDERS)
+
+    async def enter(self) -> None:
+        """Takes a place among the calls that are made.
+
+        Raises:
+            EnvError: every one of them hangs.
+        """
+        await self._places.acquire()
+        if self._all_hang:
+            self._places.release()  # so that the next who waits is told
+            raise EnvError(
+                f"{self._calls} calls of {self._name} hang in their threads, and max_abandoned allows no more. "
+                "Its next episodes run in processes, unless it needs sandboxes."
+            )
+
+    def leave_after(self, call: Future[Any]) -> None:
+        """Gives the place back when `call` returns, if ever."""
+        loop = asyncio.get_running_loop()
+
+        def returned(_: Future[Any]) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._left)
+
+        call.add_done_callback(returned)
+
+    def abandoned(self) -> None:
+        """One more thread is left behind."""
+        if len(self._tally.abandoned) >= self._calls and not self._all_hang:
+            self._all_hang = True
+            self._places.release()
+
+    def _left(self) -> None:
+        if self._all_hang:
+            self._all_hang = False  # the place that told so is this one
+        else:
+            self._places.release()
 
     def lease(self) -> Lane:
         if self._idle:
@@ -58,13 +100,9 @@ class LocalCell:
 
     Args:
         make: builds the environment; may block.
-        cls: what it will most likely be; one on the event loop needs its thread only while it is built.
     """
 
-    def __init__(
-        self, make: Callable[[], BaseTaskEnv], lanes: Lanes, timeouts: Timeouts, tally: Tally, cls: type
-    ) -> None:
-        self._brief = issubclass(cls, BaseTaskEnv) and _is_async(cls)
+    def __init__(self, make: Callable[[], BaseTaskEnv], lanes: Lanes, timeouts: Timeouts, tally: Tally) -> None:
         self._make, self._lanes, self._timeouts, self._tally = make, lanes, timeouts, tally
         self._lane: Lane | None = None
         self._in_lane: Future[Any] | None = None  # the lane's newest call
@@ -73,10 +111,9 @@ class LocalCell:
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        async with self._lanes.builders if self._brief else nullcontext():
-            await self._call(self._build, False, self._timeouts.reset_s, "env.open (timeouts.reset_s)")
-            if self._env is not None and _is_async(type(self._env)):
-                self._release()
+        await self._call(self._build, False, self._timeouts.reset_s, "env.open (timeouts.reset_s)")
+        if self._env is not None and _is_async(type(self._env)):
+            self._release()
 
     async def reset(self, seed: int) -> Opening:
         env = self._opened()
@@ -96,7 +133,7 @@ class LocalCell:
         """Closes the environment: at once, or in its thread when the call that hangs there returns."""
         if self._lane is not None:
             await self._close_in_lane(self._lane)
-        elif self._env is not None:
+        elif self._env is not None and _closes_itself(type(self._env)):
             what = "env.close (timeouts.close_s)"
             await self._call(self._env.close, True, self._timeouts.close_s, what)
 
@@ -110,17 +147,22 @@ class LocalCell:
 
     async def _call(self, call: Callable[[], Any], on_loop: bool, limit_s: float, what: str) -> Any:
         """Makes a call on the event loop or in the lane, and awaits what it gives if that is awaitable."""
-        work = self._loop.create_task(self._work(call, on_loop))
+        if not on_loop:
+            await self._lanes.enter()
+            call = partial(asyncio.wrap_future, self._submit(call))
+        work = self._loop.create_task(self._work(call))
         try:
             return await bounded(work, limit_s, what, self._tally)
         except EnvError as error:
             self._timed_out |= error.kind == "env_timeout"
             raise
 
-    async def _work(self, call: Callable[[], Any], on_loop: bool) -> Any:
+    async def _work(self, call: Callable[[], Any]) -> Any:
         try:
-            value = call() if on_loop else await asyncio.wrap_future(self._submit(call))
-            return await value if inspect.isawaitable(value) else value
+            value = call()
+            while inspect.isawaitable(value):  # what a thread gives may itself be one
+                value = await value
+            return value
         except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # an environment may not end the trainer: SystemExit, a panic in Rust
@@ -129,6 +171,7 @@ class LocalCell:
     def _submit(self, call: Callable[[], Any]) -> Future[Any]:
         self._lane = self._lane or self._lanes.lease()
         self._in_lane = self._lane.submit(call)
+        self._lanes.leave_after(self._in_lane)
         return self._in_lane
 
     def _release(self) -> None:
@@ -164,6 +207,7 @@ class LocalCell:
         tally.abandoned_total += 1
         tally.abandoned.add(closing)
         closing.add_done_callback(tally.abandoned.discard)
+        self._lanes.abandoned()
         lane.end()
         log.warning("a call of %s did not return; its thread is left behind until it does", type(self._env).__name__)
 
@@ -182,6 +226,12 @@ def _on_loop(cls: type[BaseTaskEnv], method: str, template: str) -> bool:
     return inspect.iscoroutinefunction(own)
 
 
+@lru_cache(maxsize=256)
+def _closes_itself(cls: type[BaseTaskEnv]) -> bool:
+    return cls.close is not BaseTaskEnv.close or cls._close is not BaseTaskEnv._close
+
+
+@lru_cache(maxsize=256)
 def _is_async(cls: type[BaseTaskEnv]) -> bool:
     methods = (("reset", "_initial_observation"), ("step", "_step_impl"), ("close", "_close"))
     return all(_on_loop(cls, method, template) for method, template in methods)

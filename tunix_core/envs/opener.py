@@ -44,7 +44,7 @@ def make_opener(
         load: imports a target, "module:attr".
         isolation, timeouts, max_steps: default: the spec's.
         max_abandoned: threads left behind in calls that do not return, at which the next episodes
-            run in processes.
+            run in processes; also the bound on blocking calls at a time, since each may hang.
         options: for the class's constructor; what it does not take is left out. JSON values, for
             isolation "process". A family's `name` comes among them.
         decide: `hooks.decide`; "tunix_make_env" may give the environment instead.
@@ -152,7 +152,7 @@ class SuiteOpener:
         self._spec, self._cls, self._isolation, self._timeouts = spec, cls, isolation, timeouts
         self._max_abandoned, self._options, self._max_steps, self._decide = max_abandoned, options, max_steps, decide
         self._tally = Tally()
-        self._lanes = Lanes(spec.id)
+        self._lanes = Lanes(spec.id, max(1, max_abandoned), self._tally)
         self._workers = Workers()
         self._handles: set[Handle] = set()
 
@@ -220,7 +220,7 @@ class SuiteOpener:
             )
 
     def _local(self, make: Callable[[], BaseTaskEnv]) -> LocalCell:
-        return LocalCell(make, self._lanes, self._timeouts, self._tally, self._cls)
+        return LocalCell(make, self._lanes, self._timeouts, self._tally)
 
     def _equipped(self, env: BaseTaskEnv, borrowed: Borrowed | None) -> BaseTaskEnv:
         """The environment with what it may reach of the run."""

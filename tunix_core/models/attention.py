@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,21 +11,23 @@ from flax import nnx
 
 from tunix_core.models.config import DecoderConfig
 from tunix_core.models.layers import Draw, Norm, dense, weight
-from tunix_core.models.pieces import LayerCache, write
+from tunix_core.models.pieces import LayerCache
 from tunix_core.models.placement import spread
 from tunix_core.models.rotary import Rotation, rotate
 
 Array = jax.Array
+Attend = Callable[[Array, Array, Array, LayerCache, float], tuple[Array, LayerCache]]
 
 
 class View(NamedTuple):
-    """How a layer sees the tokens: their rotation, and what attends, given queries, keys, values and their scale.
+    """How a layer sees the tokens: their rotation, and what attends.
 
-    Keys and values are the cache's, or without one the layer's own, [S, T, kv_heads, D].
+    `attend` takes queries [S, T, heads, D], keys and values [S, T, kv_heads, D], the layer's cache and a scale; it
+    gives [S, T, heads, D] and what of the cache it wrote to.
     """
 
     rotation: Rotation
-    attend: Callable[[Array, Any, Any, float], Array]
+    attend: Attend
 
 
 class Attention(nnx.Module):
@@ -45,14 +47,13 @@ class Attention(nnx.Module):
         if config.qk_norm:
             self.q_norm, self.k_norm = Norm(config, config.head_dim), Norm(config, config.head_dim)
 
-    def __call__(self, x: Array, view: View, positions: Array, cache: LayerCache | None) -> tuple[Array, LayerCache]:
-        """x [S, T, width] -> [S, T, width], and the keys and values attended to."""
+    def __call__(self, x: Array, view: View, cache: LayerCache) -> tuple[Array, LayerCache]:
+        """x [S, T, width] -> [S, T, width], and what of the cache was written to."""
         q, k, v = self._heads(x)
         q, k = rotate(q, view.rotation), rotate(k, view.rotation)
-        seen = {"k": k, "v": v} if cache is None else write(cache, k, v, positions)
         c = self.config
-        out = view.attend(q, seen["k"], seen["v"], c.query_scale or c.head_dim**-0.5)
-        return dense(out.reshape(*x.shape[:2], c.heads * c.head_dim), self.o), seen
+        out, written = view.attend(q, k, v, cache, c.query_scale or c.head_dim**-0.5)
+        return dense(out.reshape(*x.shape[:2], c.heads * c.head_dim), self.o), written
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:
         """Queries, keys and values, [S, T, heads or kv_heads, head_dim], before rotation."""

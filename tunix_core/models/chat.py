@@ -75,22 +75,24 @@ class TurnChat:
         self.tokens = tokens or ChatTokens()
         self._tokenizer = tokenizer
         self._ids = {role: tokenizer.special_id(name) for role, name in asdict(self.tokens).items()}
+        self._alone = {role: np.asarray([id], np.int32) for role, id in self._ids.items()}
         self.stop_tokens: tuple[int, ...] = (self._ids["end"],)
         self.pad_token: int = self._ids["pad"]
 
     def open(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> np.ndarray:
         """The first messages, ready for the policy to speak: int32 [T]. Tools are listed in the system turn."""
-        return self._rendered(_with_tools(messages, tools))
+        return np.concatenate(self._turns(_with_tools(messages, tools)))
 
     def extend(self, history: np.ndarray, messages: Sequence[Message], past: Past | None = None) -> Rendering:
         """Closes the turn that ends `history` if it is open, then renders `messages`; nothing is rewritten,
         so `past` isn't needed."""
-        closing = () if len(history) and int(history[-1]) == self._ids["end"] else (self._ids["end"],)
-        return Rendering(np.concatenate([np.asarray(closing, np.int32), self._rendered(messages)]), len(history))
+        is_closed = len(history) and int(history[-1]) == self._ids["end"]
+        closing = () if is_closed else (self._alone["end"],)
+        return Rendering(np.concatenate([*closing, *self._turns(messages)]), len(history))
 
     def parse(self, tokens: np.ndarray) -> Message:
         """The assistant message that sampled `tokens` say, up to their end token. Never raises."""
-        ids = np.asarray(tokens, np.int32)
+        ids = np.asarray(tokens, np.int32).tolist()
         said, *calls = _split(_before(ids, self._ids["end"]), self._ids["call"])
         text, tagged = split_calls(self._tokenizer.decode(said))
         written = [*tagged, *(self._tokenizer.decode(call) for call in calls)]
@@ -99,17 +101,17 @@ class TurnChat:
 
     def say(self, message: Message) -> np.ndarray:
         """The ids a policy samples to say `message`, end token included: int32 [T]."""
+        return np.concatenate(self._said(message))
+
+    def _turns(self, messages: Sequence[Message]) -> list[np.ndarray]:
+        turns = [part for message in messages for part in (self._alone[message.role], *self._said(message))]
+        return [*turns, self._alone["assistant"]]
+
+    def _said(self, message: Message) -> list[np.ndarray]:
         parts = [self._tokenizer.encode(message.text)]
         for call in message.tool_calls:
-            parts += [self._one("call"), self._tokenizer.encode(write_call(call))]
-        return np.concatenate([*parts, self._one("end")])
-
-    def _rendered(self, messages: Sequence[Message]) -> np.ndarray:
-        turns = [part for message in messages for part in (self._one(message.role), self.say(message))]
-        return np.concatenate([*turns, self._one("assistant")])
-
-    def _one(self, name: str) -> np.ndarray:
-        return np.asarray([self._ids[name]], np.int32)
+            parts += [self._alone["call"], self._tokenizer.encode(write_call(call))]
+        return [*parts, self._alone["end"]]
 
 
 def _with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Sequence[Message]:
@@ -126,15 +128,16 @@ def _signature(tool: Mapping[str, Any]) -> str:
     return f"{tool['name']}({', '.join(tool.get('parameters', {}).get('properties', {}))})"
 
 
-def _before(ids: np.ndarray, token: int) -> np.ndarray:
-    found = np.flatnonzero(ids == token)
-    return ids[: found[0]] if len(found) else ids
+def _before(ids: list[int], token: int) -> list[int]:
+    return ids[: ids.index(token)] if token in ids else ids
 
 
-def _split(ids: np.ndarray, token: int) -> list[np.ndarray]:
+def _split(ids: list[int], token: int) -> list[list[int]]:
     """The runs between occurrences of `token`; at least one, perhaps empty."""
-    found = np.flatnonzero(ids == token)
-    if not len(found):
-        return [ids]
-    first, *rest = np.split(ids, found)
-    return [first, *(run[1:] for run in rest)]
+    runs = [[]]
+    for id in ids:
+        if id == token:
+            runs.append([])
+        else:
+            runs[-1].append(id)
+    return runs

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from tunix_core.contracts import Remat
-from tunix_core.models.attention import Attention, View
+from tunix_core.models.attention import Attend, Attention, View
 from tunix_core.models.config import DecoderConfig
 from tunix_core.models.layers import Draw, Norm, dense, matmul, normal, weight, zeros
-from tunix_core.models.pieces import LayerCache, attend_pieces, joined, lengths_of, pieces_of
+from tunix_core.models.pieces import LayerCache, attend_cached, attend_step, joined, lengths_of, pieces_of, settle
 from tunix_core.models.placement import gathered, spread
 from tunix_core.models.quantized import has_quantized, opened
 from tunix_core.models.recomputed import again, gated
@@ -30,7 +30,6 @@ from tunix_core.models.tiles import make_tiles
 Array = jax.Array
 Params = dict[str, Any]
 Cache = dict[str, dict[str, Array]]  # one piece: by layer, "k" [S, kv_heads, D, L] and "v" [S, kv_heads, L, D]
-Attend = Callable[[Array, Any, Any, float], Array]
 ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
 
 
@@ -60,11 +59,11 @@ class Block(nnx.Module):
         if config.post_norms:
             self.attention_post_norm, self.mlp_post_norm = Norm(config, config.width), Norm(config, config.width)
 
-    def __call__(self, x: Array, view: View, positions: Array, cache: LayerCache | None) -> tuple[Array, LayerCache]:
-        attended, seen = self.attention(spread(self.attention_norm(x), None, None), view, positions, cache)
+    def __call__(self, x: Array, view: View, cache: LayerCache) -> tuple[Array, LayerCache]:
+        attended, written = self.attention(spread(self.attention_norm(x), None, None), view, cache)
         x = spread(x + (self.attention_post_norm(attended) if self.post_norms else attended), None, None)
         changed = self.mlp(spread(self.mlp_norm(x), None, None))
-        return spread(x + (self.mlp_post_norm(changed) if self.post_norms else changed), None, None), seen
+        return spread(x + (self.mlp_post_norm(changed) if self.post_norms else changed), None, None), written
 
 
 class Decoder(nnx.Module):
@@ -86,7 +85,7 @@ class Decoder(nnx.Module):
         cache: dict[str, LayerCache] | None = None,
         remat: Remat = "none",
     ) -> tuple[Array, dict[str, LayerCache]]:
-        """The hidden states [S, T, width], and the cache, written to.
+        """The hidden states [S, T, width], and what of the cache was written to.
 
         Args:
             tokens, positions: int32 [S, T].
@@ -102,14 +101,14 @@ class Decoder(nnx.Module):
         x = spread(gathered(self.embedding[...], "vocab", None)[tokens], None, None)
         if c.embedding_scale != 1.0:
             x = x * jnp.asarray(c.embedding_scale, x.dtype)
-        seen: dict[str, LayerCache] = {}
+        written: dict[str, LayerCache] = {}
         for name in map(str, range(c.layers)):  # merging leaves the dict in order of its names, "10" before "2"
             block, view = self.layers[name], views[name in local]
             if cache is None:
-                x = _uncached(block, view, positions, remat)(x)
+                x = _uncached(block, view, remat)(x)
             else:
-                x, seen[name] = block(x, view, positions, cache[name])
-        return spread(self.norm(x), None, None), seen
+                x, written[name] = block(x, view, cache[name])
+        return spread(self.norm(x), None, None), written
 
     def logits(self, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""
@@ -146,7 +145,7 @@ class DecoderModel:
         tiles = make_tiles(positions, seen_until)
 
         def attending(window: int | None) -> Attend:
-            return lambda q, k, v, scale: attend_tiles(q, k, v, tiles, scale, window)
+            return lambda q, k, v, cache, scale: (attend_tiles(q, k, v, tiles, scale, window), cache)
 
         return self._decoder(params)(tokens, positions, attending, remat=remat)[0]
 
@@ -168,10 +167,29 @@ class DecoderModel:
         lengths = lengths_of(cache)
 
         def attending(window: int | None) -> Attend:
-            return partial(attend_pieces, positions=positions, lengths=lengths, window=window)
+            return partial(attend_cached, positions=positions, lengths=lengths, window=window)
 
-        hidden, seen = self._decoder(params)(tokens, positions, attending, joined(cache))
-        return hidden, pieces_of(seen)
+        hidden, written = self._decoder(params)(tokens, positions, attending, joined(cache))
+        return hidden, pieces_of(written)
+
+    def decode(
+        self, params: Params, tokens: Array, positions: Array, cache: tuple[Cache, ...], fresh: Cache, step: Array
+    ) -> tuple[Array, Cache]:
+        """tokens, positions int32 [S], step int32 -> hidden [S, width] and `fresh` with place `step` written; see
+        contracts.Model. What is computed for a slot whose position is past the last piece has no meaning, and is
+        finite."""
+        lengths = lengths_of(cache)
+
+        def attending(window: int | None) -> Attend:
+            return partial(attend_step, positions=positions, step=step, lengths=lengths, window=window)
+
+        layers = {name: {**layer, "fresh": fresh[name]} for name, layer in joined(cache).items()}
+        hidden, fresh = self._decoder(params)(tokens[:, None], positions[:, None], attending, layers)
+        return hidden[:, 0], fresh
+
+    def settle(self, cache: tuple[Cache, ...], fresh: Cache, positions: Array, counts: Array) -> tuple[Cache, ...]:
+        """The cache with the first `counts` [S] steps of `fresh` written from `positions` [S] on."""
+        return settle(cache, fresh, positions, counts)
 
     def logits(self, params: Params, hidden: Array) -> Array:
         """hidden [..., width] -> float32 [..., vocab_size]."""
@@ -183,13 +201,13 @@ class DecoderModel:
         return nnx.merge(self._graph, params)
 
 
-def _uncached(block: Block, view: View, positions: Array, remat: Remat) -> Callable[[Array], Array]:
+def _uncached(block: Block, view: View, remat: Remat) -> Callable[[Array], Array]:
     """The block as a function of its input alone, on nothing but the tokens given."""
     graph, state = nnx.split(block)
     params = nnx.to_pure_dict(state)
 
     def layer(params: Params, x: Array) -> Array:
-        return nnx.merge(graph, opened(params, x))(x, view, positions, None)[0]
+        return nnx.merge(graph, opened(params, x))(x, view, {})[0]
 
     if remat == "layers" or has_quantized(params):  # else what quantized matrices stand for would be kept for backward
         return partial(again, layer, params)

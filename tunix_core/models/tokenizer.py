@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import tokenizers
 
 from tunix_core.errors import CheckpointError, UsageError, did_you_mean
+
+KEPT = 512  # texts whose ids are kept: all of a group open alike, and environments repeat themselves
 
 
 class FastTokenizer:
@@ -31,6 +34,7 @@ class FastTokenizer:
         self.vocab_size: int = max(self._tokenizer.get_vocab().values(), default=-1) + 1  # there may be gaps
         added = self._tokenizer.get_added_tokens_decoder()
         self.special: Mapping[str, int] = {token.content: id for id, token in added.items() if token.special}
+        self._encoded = lru_cache(KEPT)(self._ids_of)
 
     @classmethod
     def open(cls, path: Path) -> FastTokenizer:
@@ -45,13 +49,19 @@ class FastTokenizer:
         return self._tokenizer.to_str(pretty=True)
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 [T]. A lone surrogate, which no encoding has, is read as "?"."""
+        """int32 [T], read-only. A lone surrogate, which no encoding has, is read as "?"."""
+        return self._encoded(text)
+
+    def _ids_of(self, text: str) -> np.ndarray:
         clean = text.encode("utf-8", "replace").decode("utf-8")
-        return np.asarray(self._tokenizer.encode(clean, add_special_tokens=False).ids, np.int32)
+        ids = np.asarray(self._tokenizer.encode(clean, add_special_tokens=False).ids, np.int32)
+        ids.flags.writeable = False
+        return ids
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """The text of the ids. Special tokens and ids of no token are left out; broken UTF-8 is U+FFFD."""
-        return self._tokenizer.decode(np.asarray(tokens, np.int64).tolist(), skip_special_tokens=True)
+        ids = tokens if isinstance(tokens, list) else np.asarray(tokens, np.int64).tolist()
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
 
     def special_id(self, name: str) -> int:
         """The id of the special token `name`. Raises UsageError when there is none of that name."""

@@ -235,7 +235,10 @@ class WeightedScorer:
 
     async def score(self, episode: Episode) -> Score:
         """The episode's score. Raises nothing but CancelledError."""
-        measured = await asyncio.gather(*(part.measure(episode) for part in self._parts))
+        if len(self._parts) == 1:  # which needs no task of its own
+            measured = [await self._parts[0].measure(episode)]
+        else:
+            measured = await asyncio.gather(*(part.measure(episode) for part in self._parts))
         start = Score(0.0, flags=_flags_of(episode))
         return _add(start, self._parts, measured)
 

@@ -26,6 +26,7 @@ class Conversation:
         self.messages = list(messages)
         self.turn = 0
         self.branch = 0
+        self.sampled_tokens = 0
         self.spans: list[TokenSpan] = []
         self._tools = tuple(tools)
         self._ids: np.ndarray | None = None  # `tokens`, until something is added
@@ -39,14 +40,11 @@ class Conversation:
             self._ids = np.concatenate([span.tokens for span in self.spans if span.branch == self.branch])
         return self._ids
 
-    @property
-    def sampled_tokens(self) -> int:
-        return sum(len(span) for span in self.spans if span.sampled)
-
     def hear(self, completion: Completion) -> Message:
         """Takes what the policy sampled, as it is; gives the message it says."""
         span = TokenSpan(completion.tokens, True, completion.logprobs, completion.versions, self.turn, self.branch)
         self._append(span)
+        self.sampled_tokens += len(span)
         message = self._chat.parse(completion.tokens)
         self.messages.append(message)
         self.turn += 1

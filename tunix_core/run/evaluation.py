@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunix_core.config import EngineConfig, SandboxConfig, SuiteConfig
@@ -91,15 +91,9 @@ async def _evaluate(
 
 
 async def play(
-    suite: Suite,
-    source: TaskSource,
-    n: int,
-    sampling: Sampling,
-    max_turns: int,
-    seed: int,
-    ended: Callable[[], None] = lambda: None,
+    suite: Suite, source: TaskSource, n: int, sampling: Sampling, max_turns: int, seed: int
 ) -> list[Trajectory]:
-    """Runs the first `n` tasks of a source once each; all of them when there are fewer. `ended`: an episode has."""
+    """Runs the first `n` tasks of a source once each; all of them when there are fewer."""
     gate = asyncio.Semaphore(CONCURRENT)
 
     async def one(index: int, task: Task) -> Trajectory:
@@ -112,9 +106,7 @@ async def play(
             max_turns=max_turns,
         )
         async with gate:
-            trajectory = await run_episode(request, suite)
-        ended()
-        return trajectory
+            return await run_episode(request, suite)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(i, source.get(i))) for i in range(_count(source, n))]

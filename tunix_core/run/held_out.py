@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,6 @@ class HeldOut:
         suites: connected to the engine that trains.
         past: evaluations during training that a resumed run has behind it.
         mesh: of the engine that trains; the second engine is on the same devices.
-        progress: called whenever an episode ends.
 
     Attributes:
         taken: evaluations during training so far: {"version", "suites": {name: summary}}.
@@ -51,11 +50,9 @@ class HeldOut:
         hub: Hub,
         past: list[dict[str, Any]],
         mesh: Any = None,
-        *,
-        progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._config, self._benches, self._suites = config, benches, suites
-        self._policy, self._hub, self._mesh, self._progress = policy, hub, mesh, progress
+        self._policy, self._hub, self._mesh = policy, hub, mesh
         self.taken, self.skipped = list(past), 0
         self._told = len(past)
         self._engine: Engine | None = None
@@ -146,6 +143,6 @@ class HeldOut:
         for name, bench in self._benches.items():
             source, seed = bench.tasks("eval", self._config.eval.seed), self._config.eval.seed
             suite, sampling = replace(suites[name], hooks=QUIET), greedy(bench.config.sampling)
-            how = (sampling, bench.max_turns, seed, self._progress)
-            found[name] = summarise(await play(suite, source, self._config.eval.n, *how))
+            played = await play(suite, source, self._config.eval.n, sampling, bench.max_turns, seed)
+            found[name] = summarise(played)
         return found

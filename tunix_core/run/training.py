@@ -24,7 +24,7 @@ from tunix_core.run.evaluation import engine_needs
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.loop import calm_collector
-from tunix_core.run.metrics import StepMetrics
+from tunix_core.run.metrics import StepMetrics, told_by
 from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken
@@ -51,6 +51,7 @@ class Training:
         self.meshes = make_meshes(config.mesh)
         policy = open_model(config.model, hub, config.model_options, mesh=self.meshes.loading)
         self.algorithms = algorithms(config, hub)
+        self._absolute = {name for name, each in self.algorithms.items() if np.any(each.advantages(np.ones(2)))}
         self.adapters, reference = adapters_of(config, policy.model), reference_of(config, hub, self.meshes)
         if self.adapters is not None:
             policy = replace(policy, params=self.adapters.base(policy.params))
@@ -135,7 +136,6 @@ class Training:
             self.hub,
             past,
             self.meshes.engine,
-            progress=self.stall.progress,
         )
         self._open_pipeline(saved)
         self.trackers = Trackers(config.trackers, self.hub, self.run_dir.path)
@@ -218,7 +218,8 @@ class Training:
         """Takes the steps; True when the user stopped it."""
         self.stall.progress()
         self.observed.restart()
-        self.metrics = StepMetrics(self.engine.statistics().get("tokens_sampled", 0.0), self._saved_metrics)
+        sampled = self.engine.statistics().get("tokens_sampled", 0.0)
+        self.metrics = StepMetrics(self.suites, sampled, self._saved_metrics)
         self._remember()
         self.pipeline.start()
         stack.push_async_callback(self.pipeline.aclose)
@@ -252,7 +253,8 @@ class Training:
         self.stall.progress()
         if step + 1 == self.config.steps:
             await self.held_out.settled()
-        self._report(step, taken, learned, await asyncio.to_thread(self.observed.row))
+        told = await asyncio.to_thread(told_by, step, taken, self.metrics.ended())
+        self._report(step, taken, learned, told | await asyncio.to_thread(self.observed.row))
 
     async def _take(self, group: Group) -> None:
         self.stall.progress()
@@ -293,12 +295,11 @@ class Training:
 
     # ---- keeping track ----
     def _observe(self, trajectory: Trajectory) -> None:
-        self.stall.progress()
         self.metrics.episode(trajectory)
         self.run_dir.trajectory(trajectory)
 
-    def _report(self, step: int, taken: Taken, learned: Mapping[str, float], observed: Mapping[str, float]) -> None:
-        row = self.metrics.row(step, taken, learned, self.engine.statistics(), self.scheduler, observed)
+    def _report(self, step: int, taken: Taken, learned: Mapping[str, float], told: Mapping[str, float]) -> None:
+        row = self.metrics.row(step, learned, self.engine.statistics(), self.scheduler, told)
         row |= self.held_out.row()
         self.run_dir.metrics(row)
         self.progress.step(row)
@@ -314,7 +315,7 @@ class Training:
 
     def _teaches(self, group: Group) -> bool:
         """Whether something can be learned: scores differ, or the algorithm doesn't compare them."""
-        return group.has_signal or bool(np.any(self.algorithms[group.suite].advantages(np.ones(2))))
+        return group.suite in self._absolute or group.has_signal
 
     def _remember(self) -> None:
         """What a checkpoint of the current weights must hold besides them."""

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tunix_core.errors import TooManyFailures
-from tunix_core.types import Trajectory
+from tunix_core.types import Failure, SampleId, Trajectory
+
+
+class Failed(NamedTuple):
+    """What is kept of an episode that failed: its number among its suite's, from 1, and why."""
+
+    number: int
+    id: SampleId
+    failure: Failure
 
 
 class FailureLog:
@@ -21,7 +29,8 @@ class FailureLog:
 
     def __init__(self, max_share: float, window: int, quarantine_after: int) -> None:
         self._max_share, self._window, self._after = max_share, window, quarantine_after
-        self._recent: defaultdict[str, deque[Trajectory | None]] = defaultdict(lambda: deque(maxlen=window))
+        self._seen: Counter[str] = Counter()  # episodes, by suite
+        self._failed: defaultdict[str, deque[Failed]] = defaultdict(deque)  # those of the last `window`
         self._groups: Counter[tuple[str, str]] = Counter()
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.quarantined: dict[str, list[str]] = defaultdict(list)
@@ -37,15 +46,18 @@ class FailureLog:
             self.counts[suite][failure.kind] += 1
         for flag in trajectory.score.flags if trajectory.score else ():
             self.counts[suite][flag] += 1
-        recent = self._recent[suite]
-        recent.append(trajectory if failure else None)
-        failed = [t for t in recent if t is not None]
-        if len(recent) == self._window and len(failed) > self._max_share * self._window:
+        self._seen[suite] += 1
+        failed = self._failed[suite]
+        if failure:
+            failed.append(Failed(self._seen[suite], trajectory.id, failure))
+        while failed and failed[0].number <= self._seen[suite] - self._window:
+            failed.popleft()
+        if self._seen[suite] >= self._window and len(failed) > self._max_share * self._window:
             raise TooManyFailures(_explain(suite, failed, self._window, self._max_share))
 
     def example(self, suite: str) -> str:
         """The commonest of a suite's recent failures, in words; "" when there is none."""
-        failed = [t for t in self._recent[suite] if t is not None]
+        failed = self._failed[suite]
         return _example(failed) if failed else ""
 
     def group(self, suite: str, task: str) -> bool:
@@ -76,16 +88,15 @@ class FailureLog:
         self.quarantined.update({suite: list(tasks) for suite, tasks in state.get("quarantined", {}).items()})
 
 
-def _explain(suite: str, failed: list[Trajectory], window: int, allowed: float) -> str:
+def _explain(suite: str, failed: Sequence[Failed], window: int, allowed: float) -> str:
     return (
         f"suite {suite!r}: {len(failed)} of the last {window} episodes failed (allowed share: {allowed:g}), "
         f"{_example(failed)}. Fix the environment or reward, or raise scheduler.max_failure_share."
     )
 
 
-def _example(failed: list[Trajectory]) -> str:
-    kinds = Counter(t.failure.kind for t in failed if t.failure)
+def _example(failed: Sequence[Failed]) -> str:
+    kinds = Counter(each.failure.kind for each in failed)
     kind, _ = kinds.most_common(1)[0]
-    sample = next(t for t in failed if t.failure and t.failure.kind == kind)
-    assert sample.failure is not None
+    sample = next(each for each in failed if each.failure.kind == kind)
     return f"most often {kind} at {sample.failure.boundary}; for example {sample.id}: {sample.failure.message!r}"

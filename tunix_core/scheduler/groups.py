@@ -17,6 +17,7 @@ from tunix_core.scheduler.failures import FailureLog
 from tunix_core.types import Group, SampleId, Task, Trajectory, derive_seed
 
 log = logging.getLogger(__name__)
+BACKOFF_S = 0.5  # before a sample's second attempt; twice as long before each further one
 Observe = Callable[[Trajectory], None]
 Spawn = Callable[[Coroutine[Any, Any, Trajectory]], "asyncio.Task[Trajectory]"]
 
@@ -112,9 +113,10 @@ class GroupRunner:
         plays no part; the others are cancelled, and close in their own time."""
         ended: list[Trajectory] = []
         pending = set(members)
+        until = asyncio.FIRST_COMPLETED if plan.oversample else asyncio.FIRST_EXCEPTION  # else all are waited for
         try:
             while pending and _finished(ended) < plan.group_size:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                done, pending = await asyncio.wait(pending, return_when=until)
                 ended += sorted((member.result() for member in done), key=lambda t: t.id.sample)
             self.aborted[plan.suite.name] += len(pending)
         finally:
@@ -129,6 +131,9 @@ class GroupRunner:
         """One sample, retried in a fresh environment while its failure says that may help."""
         seed = derive_seed("env", self._seed, identity.suite, task.id)
         for attempt in range(self._max_attempts):
+            if attempt:
+                with span("wait.retry", sample=identity.sample):
+                    await asyncio.sleep(BACKOFF_S * 2 ** (attempt - 1))
             name = SampleId(identity.suite, identity.group, identity.sample, identity.attempt + attempt)
             request = RolloutRequest(name, task, seed, self._seed, plan.sampling, plan.max_turns)
             trajectory = await self._episode(request, plan)
@@ -139,7 +144,10 @@ class GroupRunner:
         return trajectory
 
     async def _episode(self, request: RolloutRequest, plan: SuitePlan) -> Trajectory:
-        with span("wait.episode_slot", sample=request.id.sample):
+        if self._gate.locked():
+            with span("wait.episode_slot", sample=request.id.sample):
+                await self._gate.acquire()
+        else:
             await self._gate.acquire()
         self.running += 1
         started = self._clock()

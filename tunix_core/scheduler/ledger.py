@@ -49,7 +49,10 @@ class Ledger:
         """`ticket` stays open, and no step waits for it any more."""
         if ticket not in self._passed:
             self._passed.add(ticket)
-            self._waited[ticket[0]][self._open[ticket]] -= 1
+            counts, version = self._waited[ticket[0]], self._open[ticket]
+            counts[version] -= 1
+            if not counts[version]:
+                del counts[version]
 
     def count(self, suite: str) -> int:
         """Open groups of a suite."""
@@ -57,10 +60,10 @@ class Ledger:
 
     def waited(self, suite: str, without: Ticket | None = None) -> Mapping[int, int]:
         """How many open groups of a suite a step has to keep places for, by version; one may be left out."""
-        found = +self._waited[suite]
+        found = dict(self._waited[suite])
         if without in self._open and without not in self._passed:
             found[self._open[without]] -= 1
-        return +found
+        return found
 
     def is_first(self, ticket: Ticket) -> bool:
         """Whether no lower ticket of its suite is open, or owed."""

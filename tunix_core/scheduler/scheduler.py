@@ -104,6 +104,7 @@ class Scheduler:
                     continue
                 index, task = self._admit(name)
                 self._jobs[name, index] = running.create_task(self._group(name, index, task, running))
+                await asyncio.sleep(0)  # a step may let in thousands of episodes, and others have a turn between them
 
     def consume(self, group: Group, teaches: bool = True) -> bool:
         """The trainer took `group` into the current step; `teaches`: it carries a signal.

@@ -10,13 +10,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 
 import numpy as np
 
 from tunix_core.contracts import Completion, GenerateRequest, Weights, WeightSource
 from tunix_core.errors import EngineError, ModelError
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = 0x9E3779B97F4A7C15
 Reply = Callable[[GenerateRequest], Sequence[int]]
 
 
@@ -110,14 +111,15 @@ class FakeEngine:
                 "shorten it or raise max_context",
                 retry=False,
             )
-        said = list(self._reply(request))
-        stops = [place for place, token in enumerate(said) if token in request.stop_tokens]
-        said = said[: stops[0] + 1] if stops else [*said, *request.stop_tokens[:1]]
-        if not said:
+        said = self._reply(request)
+        if request.stop_tokens:
+            stops = [place for place, token in enumerate(said) if token in request.stop_tokens]
+            said = said[: stops[0] + 1] if stops else [*said, request.stop_tokens[0]]
+        if not len(said):
             raise EngineError("the reply has no token, and the request no stop token to end it with")
         bound = min(request.max_tokens, room)
         cut_by = "length" if request.max_tokens <= room else "context"
-        return np.asarray(said[:bound], np.int32), cut_by if len(said) > bound else "stop"
+        return np.array(said[:bound], np.int32), cut_by if len(said) > bound else "stop"
 
     def _check_open(self) -> None:
         if self._closed:
@@ -155,12 +157,17 @@ class _Counted:
         self.stop()
 
 
+@lru_cache(maxsize=64)
+def _multiples(count: int) -> np.ndarray:
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+
+
 def _logprobs(seed: int, start: int, count: int) -> np.ndarray:
     """float32 [count]: a function of the seed and each token's absolute position, as an engine's draws are.
 
     The draws are splitmix64's (Steele et al., 2014), at the seed plus the position.
     """
-    mixed = np.uint64(seed % 2**64) + np.arange(start + 1, start + count + 1, dtype=np.uint64) * _GOLDEN
+    mixed = np.uint64((seed + start * _GOLDEN) % 2**64) + _multiples(count)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     uniform = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) / 2**53

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -44,7 +43,6 @@ def with_sandbox(kind: str, body: Callable[[Use, Any], Awaitable[None]], **limit
         finally:
             await provider.aclose()
 
-    logging.getLogger("tunix_core.sandboxes.local").setLevel(logging.ERROR)
     asyncio.run(main())
 
 

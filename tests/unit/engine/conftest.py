@@ -63,6 +63,16 @@ class Counter:
         following = (tokens + params["step"]) % VOCAB
         return jax.nn.one_hot(following, VOCAB) * 40 * (1 - params["flat"]), tuple(kept)
 
+    def decode(self, params: Any, tokens: Any, positions: Any, cache: Any, fresh: Any, step: Any) -> Any:
+        hidden, _ = self.forward_cached(params, tokens[:, None], positions[:, None], ())
+        return hidden[:, 0], {"tokens": fresh["tokens"].at[:, 0, step].set(tokens).at[:, 1].add(1)}
+
+    def settle(self, cache: Any, fresh: Any, positions: Any, counts: Any) -> Any:
+        steps = jnp.arange(fresh["tokens"].shape[-1])
+        at = jnp.where(steps < counts[:, None], positions[:, None] + steps, self.max_positions + 1)
+        _, cache = self.forward_cached({"step": 0, "flat": 0}, fresh["tokens"][:, 0], at, cache)
+        return tuple({"tokens": piece["tokens"].at[:, 1].add(fresh["tokens"][:, 1, :1] - 1)} for piece in cache)
+
     def logits(self, params: Any, hidden: Any) -> Any:
         return hidden.astype(jnp.float32)
 

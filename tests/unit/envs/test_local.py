@@ -188,6 +188,44 @@ def test_too_many_hanging_threads_send_the_suite_into_processes(
     assert "2 threads are left behind" in caplog.text and "run in processes" in caplog.text
 
 
+def test_no_more_threads_are_left_behind_than_allowed_however_many_calls_hang_at_once(
+    suite: Suite, task: Task, release: threading.Event
+) -> None:
+    async def main() -> None:
+        async with closing(suite("Probe", do="wait", max_abandoned=2, step_s=0.05)) as opener:
+            errors = await asyncio.gather(*(play(opener, task) for _ in range(6)), return_exceptions=True)
+            assert all(isinstance(error, EnvError) and error.retry for error in errors)
+            assert sum("longer than" in str(error) for error in errors) == 2
+            assert sum("2 calls of" in str(error) for error in errors) == 4
+            assert opener.statistics()["abandoned_threads_total"] == 2
+            assert opener.statistics()["closed"] == 6
+
+    asyncio.run(main())
+    hanging = env_threads()
+    assert len(hanging) == 2
+    release.set()
+    for thread in hanging:
+        thread.join(10)
+
+
+def test_a_call_that_returns_after_all_gives_its_place_back(suite: Suite, task: Task, release: threading.Event) -> None:
+    async def main() -> None:
+        async with closing(suite("Probe", do="wait", max_abandoned=1, step_s=0.05)) as opener:
+            other = await opener.open(task)
+            await other.reset(1)
+            with pytest.raises(EnvError, match="longer than"):
+                await play(opener, task)
+            with pytest.raises(EnvError, match="1 calls of"):
+                await other.step(HELLO)
+            release.set()
+            (hanging,) = [thread for thread in env_threads() if thread.name.endswith("-2")]
+            hanging.join(10)
+            await asyncio.sleep(0)  # the loop hears of it
+            assert (await other.step(HELLO)).observation
+
+    asyncio.run(main())
+
+
 def test_a_hanging_coroutine_is_cancelled_and_closed(suite: Suite, task: Task, tmp_path: Path) -> None:
     log = tmp_path / "log"
 

@@ -207,3 +207,26 @@ def test_a_config_that_cannot_be_is_refused(change: dict, expected: str) -> None
 def test_a_config_with_a_size_missing_is_refused() -> None:
     with pytest.raises(UsageError, match="'width' is missing"):
         DecoderConfig.from_dict({"vocab_size": 11})
+
+
+def test_steps_kept_fresh_and_settled_later_give_what_a_whole_pass_gives(model, params, forward, cached) -> None:
+    """Slots at other positions, one of them across the edge of a piece, and one that stops early."""
+    ids, starts, counts = tokens(3, 40), np.array([9, 14, 20], np.int32), np.array([6, 6, 2], np.int32)
+    whole = np.asarray(forward(params, ids, positions(3, 40), np.full((3, 40), 40)))
+    at = np.where(positions(3, 40) < starts[:, None], positions(3, 40), LENGTH)
+    _, cache = cached(params, ids, at, pieces(model, 3))
+    fresh, rows, step = model.init_cache(3, 6), np.arange(3), jax.jit(model.decode)
+    for i in range(6):
+        hidden, fresh = step(params, ids[rows, starts + i], starts + i, cache, fresh, i)
+        np.testing.assert_allclose(hidden, whole[rows, starts + i], atol=1e-4)
+    settled = jax.jit(model.settle)(cache, fresh, starts, counts)
+    at = np.where(positions(3, 40) < (starts + counts)[:, None], positions(3, 40), LENGTH)
+    _, expected = cached(params, ids, at, pieces(model, 3))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), settled, expected)
+
+
+def test_a_slot_that_drew_nothing_is_settled_as_it_was(model) -> None:
+    cache = jax.tree.map(lambda a: a + 1.0, pieces(model, 2))
+    fresh = jax.tree.map(lambda a: a + 2.0, model.init_cache(2, 4))
+    settled = model.settle(cache, fresh, np.array([3, LENGTH], np.int32), np.zeros(2, np.int32))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), settled, cache)

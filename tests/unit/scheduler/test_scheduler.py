@@ -8,14 +8,16 @@ import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunix_core.config import SchedulerConfig
-from tunix_core.errors import SuiteStarved, TooManyFailures
+from tunix_core.errors import EnvError, SuiteStarved, TooManyFailures
 from tunix_core.testing.clock import run
+from tunix_core.types import Task
 
 sys.path.insert(0, str(Path(__file__).parent))
 from scheduler_fakes import Bench, FakeOpener, FakeScorer
@@ -151,6 +153,26 @@ def test_a_failing_member_is_retried_in_a_fresh_environment_and_the_group_goes_o
     attempts = {t.id.attempt for _, g in bench.trained for t in g.trajectories}
     assert 1 in attempts
     assert any(len(g.survivors) < 8 for _, g in bench.trained)
+
+
+def test_each_further_attempt_waits_twice_as_long_as_the_one_before():
+    starts: list[float] = []
+
+    class Broken(FakeOpener):
+        async def open(self, task: Task) -> NoReturn:
+            starts.append(asyncio.get_running_loop().time())
+            raise EnvError("it broke")
+
+    config = SchedulerConfig(max_failure_share=1.0, max_attempts=4, max_staleness=0)
+    bench = Bench({"a": Broken()}, {"a": 1.0}, 1, config, group_size=1)
+
+    async def main():
+        bench.open()
+        await asyncio.sleep(3.6)
+        await bench.pipeline.aclose()
+
+    run(main())
+    assert starts == [0.0, 0.5, 1.5, 3.5, 3.5]  # then the group has failed, and its task has another turn
 
 
 def test_a_task_that_always_fails_is_quarantined_and_another_takes_its_place():

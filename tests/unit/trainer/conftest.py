@@ -47,6 +47,12 @@ class TinyModel:
     def forward_cached(self, params: Any, tokens: Any, positions: Any, cache: Any) -> Any:
         raise NotImplementedError("training needs no cache")
 
+    def decode(self, params: Any, tokens: Any, positions: Any, cache: Any, fresh: Any, step: Any) -> Any:
+        raise NotImplementedError("training needs no cache")
+
+    def settle(self, cache: Any, fresh: Any, positions: Any, counts: Any) -> Any:
+        raise NotImplementedError("training needs no cache")
+
 
 def logprobs(params: Any, tokens: Sequence[int], temperature: float = 1.0) -> np.ndarray:
     """NumPy reference, float64 [T]: each token's log-probability given those before it; 0 for the first."""

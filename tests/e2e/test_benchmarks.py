@@ -1,0 +1,22 @@
+"""The benchmarks' rig still fits the rooms it replaces: it would be found out late otherwise."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_a_run_whose_trainer_costs_nothing_measures_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(BENCHMARKS)])
+    import pipeline_rig as rig  # pyright: ignore[reportMissingImports]
+
+    monkeypatch.setattr(rig, "RUNS", tmp_path)
+    config = rig.head(2, groups=2, episodes=16, engine="pipeline_env/fake") + rig.suite(turns=2, tokens=4)
+    run = rig.whole_run("tiny", config, free=True)
+    assert [row["step"] for row in run.rows] == [0, 1] and run.summary["steps"] == 2
+    assert sum(span.name == "env.step" for span in run.spans) >= 2 * 2 * 8 * 2
+    assert 0.0 <= run.shares["idle_share"] <= 1.0 and run.most_at_once("episode") <= 16
