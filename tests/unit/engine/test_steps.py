@@ -107,4 +107,4 @@ def test_a_cache_lies_in_few_pieces_of_whole_chunks_each_at_most_as_long_as_all_
     pieces = pieces_of(chunk * count, chunk)
     assert sum(pieces) == chunk * count and not any(piece % chunk for piece in pieces)
     assert all(piece <= sum(pieces[:i]) for i, piece in enumerate(pieces) if i)
-    assert len(pieces) <= 2 + max(0, math.log(sum(pieces) / pieces[0], 1.5))
+    assert len(pieces) <= 2 + max(0, math.log2(sum(pieces) / pieces[0]))
