@@ -36,7 +36,10 @@ JAX_ROOMS = ("engine", "models", "algorithms", "trainer", "weights", "testing/al
 HEAVY = ("tunix_core.engine", "tunix_core.models", "tunix_core.trainer")
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 PUBLIC = {"", "envs", "tools", "rewards", "sandboxes", "models", "algorithms"}
-PLUGIN_MODULES = ("tunix_env_", "tunix_algorithms", "tunix_models", "tunix_rewards", "tunix_curricula")
+PLUGIN_MODULES = (
+    "tunix_env_", "tunix_algorithms", "tunix_curricula", "tunix_engines", "tunix_models", "tunix_rewards",
+    "tunix_sandboxes", "tunix_tools",
+)  # fmt: skip
 PACKAGES = sorted(p.parent for p in ROOT.glob("plugins/*/pyproject.toml")) + sorted(
     p.parent for p in ROOT.glob("env_packages/*/pyproject.toml")
 )
@@ -99,18 +102,7 @@ def test_a_module_of_the_core_imports_only_what_its_room_may(path: Path) -> None
             assert parts[1] in allowed(room), f"{path}: room {room!r} may not import {name}"
         if parts[0] == "tunix_core" and len(parts) > 1 and room == "__init__":
             assert parts[1] in LAYER_0 | {"hookspecs"}
-        assert not parts[0].startswith(
-            (
-                "tunix_env_",
-                "tunix_algorithms",
-                "tunix_curricula",
-                "tunix_engines",
-                "tunix_models",
-                "tunix_rewards",
-                "tunix_sandboxes",
-                "tunix_tools",
-            )
-        ), path
+        assert not parts[0].startswith(PLUGIN_MODULES), path
 
 
 @pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
@@ -123,6 +115,12 @@ def test_jax_is_imported_only_where_it_may(path: Path) -> None:
             assert inside or not relative.startswith("run/"), f"{relative} imports {name} outside a function"
         if relative.startswith("run/") and name.startswith(HEAVY):
             assert inside, f"{relative} imports {name} outside a function"
+
+
+def test_what_differentiates_knows_no_modules() -> None:
+    """Gradients are `jax.grad` of a function of the parameters; those of a module hold them a second time."""
+    users = {room_of(p) for p in CORE.rglob("*.py") if any(n.split(".")[0] == "flax" for n, _ in imports(p))}
+    assert users == {"models"}
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda p: p.name)

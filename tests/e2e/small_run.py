@@ -8,6 +8,7 @@ model = "models/nano"
 model_options = {{ random = 1 }}
 steps = {steps}
 run_dir = "{run_dir}"
+trackers = ["trouble/rows"]
 
 [trainer]
 groups_per_step = 4

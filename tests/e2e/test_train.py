@@ -13,8 +13,8 @@ from tunix_core.reporting import write_trace
 from tunix_core.run.barriers import by_kind, shares
 
 
-def rows(run_dir):
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+def rows(run_dir, name="metrics.jsonl"):
+    return [json.loads(line) for line in (run_dir / name).read_text().splitlines()]
 
 
 def params(run_dir, step):
@@ -44,6 +44,7 @@ def test_a_run_leaves_everything_in_its_directory(launch):
     found = {path.name for path in result.run_dir.iterdir()}
     assert {"config.toml", "lock.json", "metrics.jsonl", "trajectories.jsonl", "checkpoints", "summary.json"} <= found
     assert [row["step"] for row in rows(result.run_dir)] == [0, 1, 2]
+    assert rows(result.run_dir, "tracked.jsonl") == [{"logged_at": row["step"], **row} for row in rows(result.run_dir)]
     assert rows(result.run_dir)[-1]["agreement_max"] < 1e-4
     assert_the_stored_spans_say_what_the_metrics_say(result.run_dir)
     assert result.summary["pipeline"]["bound_by"] and write_trace(result.run_dir, result.run_dir / "trace") > 100
@@ -99,7 +100,8 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(launch):
     launch(rest=rest, steps=2, name="parts")
     parts = launch(rest=rest, steps=4, name="parts", resume=True)
     assert same(params(whole.run_dir, 4), params(parts.run_dir, 4))
-    assert [row["step"] for row in rows(parts.run_dir)] == [0, 1, 2, 3]
+    for name, step in (("metrics.jsonl", "step"), ("tracked.jsonl", "logged_at")):
+        assert [row[step] for row in rows(parts.run_dir, name)] == [0, 1, 2, 3]
 
 
 def test_a_run_is_not_overwritten_and_not_resumed_as_something_else(launch):

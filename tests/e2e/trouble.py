@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
+from pathlib import Path
 from typing import Any
 
-from tunix_core import CurriculumSpec, EnvSpec, Option, RewardSpec, StepResult, Task, Timeouts, hookimpl
+from tunix_core import CurriculumSpec, EnvSpec, Option, RewardSpec, StepResult, Task, Timeouts, TrackerSpec, hookimpl
 from tunix_core.envs import BaseTaskEnv
 from tunix_core.rewards import reward
 
@@ -85,6 +87,19 @@ class ByScore:
         self.best, self.best_score = state["best"], state["best_score"]
 
 
+class Rows:
+    """A tracker: a line of JSON a step."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.file = (run_dir / "tracked.jsonl").open("a")
+
+    def log(self, step: int, metrics: Any) -> None:
+        self.file.write(json.dumps({"logged_at": step, **metrics}) + "\n")
+
+    def close(self) -> None:
+        self.file.close()
+
+
 def unlucky(episode: Any) -> bool:
     """One sample in four or so."""
     return sum(episode.final_text.encode()) % 4 == 0
@@ -124,3 +139,8 @@ def tunix_register_rewards(register: Any) -> None:
 @hookimpl
 def tunix_register_curricula(register: Any) -> None:
     register(CurriculumSpec("by-score", "trouble:ByScore", "for tests", {"stride": Option(3)}))
+
+
+@hookimpl
+def tunix_register_trackers(register: Any) -> None:
+    register(TrackerSpec("rows", "trouble:Rows", "for tests"))

@@ -126,6 +126,8 @@ def _outcome(future: Future[Any], timeout_s: float) -> str:
     if not future.done():
         return _timeout_text(timeout_s)
     error = future.exception()
+    if isinstance(error, SandboxError):  # not what the policy did: the episode can't go on
+        raise error
     return error_text(error) if error else _safe_text(future.result())
 
 

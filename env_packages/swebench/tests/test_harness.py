@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import subprocess
 import sys
@@ -46,7 +47,9 @@ def use(generation: int, folders: dict[int, Path], monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_both_generations_parse_a_log(generation: int, folders, monkeypatch: pytest.MonkeyPatch) -> None:
     use(generation, folders, monkeypatch)
+    handlers, level = [*logging.root.handlers], logging.root.level
     found = asyncio.run(statuses_of(row(log_parser="parse_log_pytest"), LOG))
+    assert (logging.root.handlers, logging.root.level) == (handlers, level) and "swebench" not in sys.modules
     assert found == {"a::b": "PASSED", "a::c": "FAILED", "a::d": "XFAIL", "a::e": "ERROR"}
     django = "test_a (m.C) ... ok\ntest_b (m.C) ... FAIL\ntest_c (m.C) ... skipped 'no'\n"
     found = asyncio.run(statuses_of(row(log_parser="parse_log_django", repo="django/django"), django))

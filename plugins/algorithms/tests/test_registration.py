@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from importlib.metadata import entry_points
 from inspect import Parameter, signature
 
@@ -9,6 +11,7 @@ import pytest
 from tunix_algorithms import plugin
 
 from tunix_core.algorithms import SHARED
+from tunix_core.algorithms.corrections import CORRECTIONS
 from tunix_core.specs import AlgorithmSpec, load_target
 
 
@@ -33,6 +36,26 @@ def test_a_spec_and_its_factory_agree(spec: AlgorithmSpec) -> None:
     assert taken == {name: option.default for name, option in spec.options.items()}
     assert make().id == make(**taken).id == spec.id
     assert spec.summary and make.__doc__
+
+
+PAPER = re.compile(r"\w\.? (19|20)\d\d, \"")
+
+
+@pytest.mark.parametrize("spec", registered(), ids=lambda spec: spec.id)
+def test_a_formula_names_its_source(spec: AlgorithmSpec) -> None:
+    said = " ".join(inspect.getsource(inspect.getmodule(load_target(spec.target))).split())  # type: ignore[arg-type]
+    assert PAPER.search(said) or spec.id == "algorithms/sft"  # whose formula is the likelihood alone
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_a_correction_names_its_source_or_what_it_is_a_part_of(name: str) -> None:
+    said = " ".join(str(CORRECTIONS[name].__doc__).split())
+    others = "|".join({*CORRECTIONS} - {name})
+    assert PAPER.search(said) or re.search(f"`({others})`", said)
+
+
+def test_the_kl_has_the_gradient_of_k2_and_the_value_of_k3_unless_told_otherwise() -> None:
+    assert SHARED["kl"] == "k3_corrected"
 
 
 def test_every_algorithm_has_a_name_of_its_own() -> None:

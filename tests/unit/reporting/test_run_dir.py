@@ -42,6 +42,20 @@ def test_rows_and_episodes_are_there_as_soon_as_they_are_written(tmp_path: Path)
     assert run.read_json("lock.json") == {"seed": 1}
 
 
+def test_what_was_written_is_never_written_again(tmp_path: Path) -> None:
+    with started(tmp_path) as run:
+        for write in (lambda: run.metrics({"step": 0}), lambda: run.trajectory(trajectory())):
+            write()
+        for name in ("metrics.jsonl", "trajectories.jsonl"):
+            with (tmp_path / name).open("r+") as file:
+                file.write("#")  # in the place of the first brace
+        run.metrics({"step": 1})
+        run.trajectory(trajectory())
+    for name in ("metrics.jsonl", "trajectories.jsonl"):
+        first, second = (tmp_path / name).read_text().splitlines()
+        assert first.startswith("#") and second.startswith("{")
+
+
 def test_a_run_is_gone_on_with_or_replaced_only_when_asked(tmp_path: Path) -> None:
     with started(tmp_path) as first:
         first.metrics({"step": 0})

@@ -145,16 +145,26 @@ def test_a_full_context_ends_the_episode_as_truncated():
         (Env(EnvError("died", kind="env_died")), "env_died", "env.step"),
         (Env(TimeoutError("slow")), "env_timeout", "env.step"),
         (Env(opening=KeyError("x")), "env_raised", "env.reset"),
-        (Env(StepResult("ok", float("nan"), True)), None, None),
     ],
 )
 def test_a_broken_environment_is_one_episodes_data_and_is_closed(env, kind, where):
     trajectory = play(env)
-    if kind is None:
-        return
     assert trajectory.status == "failed" and trajectory.score.value is None
     assert (trajectory.failure.kind, trajectory.failure.boundary, trajectory.failure.retry) == (kind, where, True)
     assert env.closed == 1
+
+
+def test_a_reward_sees_every_turn():
+    env = Env(say("and?", 0.25), say("so?", 0.5), say("", 1.0, terminated=True))
+    scorer = Scorer(env)
+    (row,) = play(env, scorer=scorer).rows()
+    seen = scorer.seen
+    assert [(m.role, m.text) for m in seen.messages] == [
+        ("user", "hello"), ("assistant", "ok"), ("user", "and?"), ("assistant", "ok"), ("user", "so?"),
+        ("assistant", "ok"),
+    ]  # fmt: skip
+    assert (seen.step_rewards, seen.turns, seen.status, seen.info["map"]) == ((0.25, 0.5, 1.0), 3, "terminated", 1)
+    assert (seen.sampled_tokens, seen.prompt_tokens) == (9, len(row.tokens) - 9)
 
 
 def test_a_failing_reward_leaves_the_status_and_takes_the_score():
@@ -183,6 +193,18 @@ def test_a_request_that_does_not_fit_fails_its_episode_alone():
 
     trajectory = play(Env(), engine=FakeEngine(refuse))
     assert trajectory.failure.kind == "model_failed" and not trajectory.failure.retry
+
+
+def test_whatever_a_model_call_raises_is_one_episodes_data():
+    def broken(request):
+        raise ValueError("no such shape")
+
+    env = Env()
+    failure = (trajectory := play(env, engine=FakeEngine(broken))).failure
+    assert (failure.kind, failure.boundary, failure.message) == (
+        "model_failed", "engine.generate", "ValueError: no such shape",
+    )  # fmt: skip
+    assert trajectory.score.value is None and env.closed == 1
 
 
 def test_a_lost_engine_ends_the_run():

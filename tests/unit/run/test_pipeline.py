@@ -16,6 +16,7 @@ from tunix_core.rollout import Suite
 from tunix_core.run.pipeline import Pipeline
 from tunix_core.run.saved_groups import decode_groups, encode_groups
 from tunix_core.scheduler import Mixture, SuitePlan
+from tunix_core.specs import Timeouts
 from tunix_core.tasks import GeneratedSource, TaskStream
 from tunix_core.testing.chat import FakeChatFormat
 from tunix_core.testing.clock import run
@@ -47,6 +48,18 @@ class Env:
     async def close(self) -> None: ...
 
 
+class Straggler(Env):
+    """The first task's episodes never end."""
+
+    async def open(self, task: Task) -> Env:
+        self.steps += 1
+        return Straggler(self.draws, 0.0) if task.id == "t0" else Env(self.draws, 0.0)
+
+    async def step(self, action: Message) -> StepResult:
+        await asyncio.sleep(1e9)
+        raise AssertionError
+
+
 class Scorer:
     async def score(self, episode: Any) -> Score:
         return Score(sum(episode.step_rewards))
@@ -66,6 +79,8 @@ class Hooks:
 
 class Run:
     """What survives a crash is what was saved, as JSON, at a step's boundary; `trained` is the truth it is held to."""
+
+    make_env, timeouts = Env, Timeouts()
 
     def __init__(self, seed: int, staleness: int, failing: float, silent: float) -> None:
         self.draws, self.failing, self.silent = random.Random(seed), failing, silent
@@ -99,7 +114,8 @@ class Run:
         tasks = TaskStream(GeneratedSource(lambda index: Task(f"t{index}")), seed=0)
         if "tasks" in saved:
             tasks.restore(saved["tasks"][name], held)
-        suite = Suite(name, "x/env", Env(self.draws, self.failing), Scorer(), engine, FakeChatFormat(), Hooks())
+        env = self.make_env(self.draws, self.failing)
+        suite = Suite(name, "x/env", env, Scorer(), engine, FakeChatFormat(), Hooks(), self.timeouts)
         return SuitePlan(suite, tasks, Sampling(), 1, group_size=2, min_group=1, zero_variance="refill", refill_limit=3)
 
     async def go(self, steps: int, save_at: int, killed_after_s: float) -> None:
@@ -163,3 +179,17 @@ def test_finished_groups_are_trained_and_not_run_again():
     killed.ran.clear()
     run(killed.go(3, 1, 1e5))
     assert kept <= set(killed.trained) and not kept & set(killed.ran)
+
+
+def test_a_straggler_wedges_neither_a_step_nor_the_resumed_run():
+    class Straggling(Run):
+        make_env, timeouts = Straggler, Timeouts(episode_s=20.0, score_s=1.0)
+
+    killed, first = Straggling(seed=1, staleness=1, failing=0.0, silent=0.0), {("a", 0), ("b", 0)}
+    versions = [0]
+    for _ in range(3):
+        run(killed.go(50, 1, killed_after_s=8.0))
+        versions.append(json.loads(killed.saved)["version"])
+    assert versions == sorted(set(versions)) and not first & set(killed.trained), versions
+    run(killed.go(4, 1, 1e5), timeout_s=200.0)
+    assert first <= set(killed.trained)

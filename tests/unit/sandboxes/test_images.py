@@ -15,6 +15,7 @@ from tunix_core.contracts import SandboxLimits, SandboxRequest
 from tunix_core.errors import SandboxError, UsageError
 from tunix_core.sandboxes.docker import DockerSandboxes
 from tunix_core.sandboxes.docker.container import host_config
+from tunix_core.sandboxes.docker.engine import Engine as DockerEngine
 from tunix_core.sandboxes.docker.engine import Missing, Refused
 from tunix_core.sandboxes.docker.images import Images
 from tunix_core.sandboxes.docker.provider import describe, has_quotas
@@ -174,6 +175,23 @@ def test_what_an_engine_holds_is_told_from_what_it_says() -> None:
     assert "has no quota" in told and not has_quotas(INFO)
     xfs = INFO | {"DriverStatus": [["Backing Filesystem", "xfs"]], "PidsLimit": True}
     assert has_quotas(xfs) and "has a quota" in describe(xfs) and "NOT" not in describe(xfs)
+
+
+def test_the_event_loop_is_free_while_an_engine_answers() -> None:
+    class Slow(DockerEngine):
+        def connect(self) -> Any:
+            return "the client"
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def ask(api: Any) -> str:  # answers once the loop has had a turn
+            return f"{api} and {asyncio.run_coroutine_threadsafe(asyncio.sleep(0, 'the loop'), loop).result(10)}"
+
+        with Slow(threads=1) as engine:
+            assert await engine.call(ask) == "the client and the loop"
+
+    asyncio.run(main())
 
 
 def test_a_container_has_the_limits_that_were_asked_for() -> None:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tunix_core.config import SchedulerConfig
 from tunix_core.errors import EnvError, SuiteStarved, TooManyFailures
 from tunix_core.testing.clock import run
-from tunix_core.types import Task
+from tunix_core.types import Message, Score, Task
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scheduler_fakes import Bench, FakeOpener, FakeScorer
+from scheduler_fakes import Bench, FakeHandle, FakeOpener, FakeScorer
 
 
 @settings(max_examples=40)
@@ -155,6 +155,24 @@ def test_a_failing_member_is_retried_in_a_fresh_environment_and_the_group_goes_o
     assert any(len(g.survivors) < 8 for _, g in bench.trained)
 
 
+def test_a_retry_repeats_that_one_member_and_what_it_had_is_closed():
+    class Broken(FakeHandle):
+        async def step(self, action: Message) -> NoReturn:
+            raise EnvError("it broke")
+
+    class BreaksOnce(FakeOpener):
+        async def open(self, task: Task) -> FakeHandle:
+            handle = await super().open(task)
+            return Broken(self, task) if self.opened == 3 else handle
+
+    opener = BreaksOnce()
+    bench = Bench({"a": opener}, {"a": 1.0}, 1, SchedulerConfig(max_staleness=0), group_size=4)
+    run(bench.train(1))
+    ((_, group),) = bench.trained
+    assert [(t.id.sample, t.id.attempt) for t in group.survivors] == [(0, 0), (1, 0), (2, 1), (3, 0)]
+    assert opener.opened == opener.closed == 5
+
+
 def test_each_further_attempt_waits_twice_as_long_as_the_one_before():
     starts: list[float] = []
 
@@ -213,6 +231,31 @@ def test_a_reward_that_gives_none_is_not_retried():
     run(bench.train(3))
     assert {t.id.attempt for _, g in bench.trained for t in g.trajectories} == {0}
     assert any(len(g.survivors) < 4 for _, g in bench.trained)
+
+
+def test_what_a_group_reward_gives_reaches_the_sample_it_was_given_for():
+    values = iter([1.0, None, 3.0, 4.0])
+    scorer = FakeScorer(lambda episode: next(values))
+
+    async def tenfold(episodes, scores):
+        return [Score(10.0 * score.value) for score in scores]
+
+    scorer.score_group = tenfold
+    config = SchedulerConfig(max_staleness=0)
+    bench = Bench({"a": FakeOpener()}, {"a": 1.0}, 1, config, group_size=4, scorer=scorer)
+    run(bench.train(1))
+    ((_, group),) = bench.trained
+    assert [(t.id.sample, t.score.value) for t in group.trajectories] == [(0, 10.0), (1, None), (2, 30.0), (3, 40.0)]
+
+
+@pytest.mark.parametrize(("mode", "goes_on"), [("in_flight", True), ("drain", False)])
+def test_an_episode_goes_on_through_new_weights_unless_they_wait_for_it(mode, goes_on):
+    opener = FakeOpener(lambda r: r.expovariate(1.0), turns=4, seed=1)
+    bench = Bench({"a": opener}, {"a": 1.0}, 2, SchedulerConfig(mode=mode), train_s=1.0)
+    run(bench.train(6))
+    survivors = [t for _, group in bench.trained for t in group.survivors]
+    versions = [{int(v) for span in t.spans if span.sampled for v in span.versions} for t in survivors]
+    assert any(len(of_one) > 1 for of_one in versions) == goes_on
 
 
 def test_drain_waits_for_every_group_in_flight():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from tunix_core.errors import ToolError, UsageError
+from tunix_core.errors import SandboxError, ToolError, UsageError
 from tunix_core.tools import BaseTool, Tool, ToolOutput, as_tool, call_tool, call_tools, read_arguments, to_text, tool
 from tunix_core.types import ToolCall
 
@@ -151,6 +151,19 @@ def test_a_blocking_tool_does_not_hold_up_the_loop() -> None:
         return await call_tool(as_tool(ask_the_loop), ToolCall("ask_the_loop"))
 
     assert asyncio.run(main()) == "free"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_lost_sandbox_is_no_observation(is_async: bool) -> None:
+    def lost() -> None:
+        raise SandboxError("the container is gone")
+
+    async def lost_async() -> None:
+        lost()
+
+    tools = {"look": as_tool(lost_async if is_async else lost, name="look")}
+    with pytest.raises(SandboxError, match="is gone"):
+        asyncio.run(_await(call_tools(tools, [ToolCall("look")])))
 
 
 def test_a_tool_error_says_only_its_message() -> None:
