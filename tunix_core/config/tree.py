@@ -78,6 +78,7 @@ class SuiteConfig:
     sampling: Sampling = Sampling()
     rewards: tuple[RewardConfig, ...] = (RewardConfig("env"),)  # "env" is the environment's own score
     isolation: Isolation | None = None  # default: the environment's own
+    python: str = ""  # of isolation "venv": the interpreter of the environment's own virtual environment
     max_abandoned: int = 8  # blocking calls at a time; when so many threads hang, its episodes run in processes
     timeouts: TimeoutsConfig = TimeoutsConfig()
     algorithm: str | None = None  # default: the trainer's

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from tunix_core.contracts import EnvOpener, Sandbox, Sandboxes
@@ -29,6 +31,7 @@ def make_opener(
     load: Callable[[str], Any],
     *,
     isolation: Isolation | None = None,
+    python: str = "",
     timeouts: Timeouts | None = None,
     max_abandoned: int = 8,
     options: Mapping[str, Any] | None = None,
@@ -40,13 +43,14 @@ def make_opener(
     """The opener of one suite's environments.
 
     Args:
-        spec: what to open; its target is imported now.
+        spec: what to open; its target is imported now, unless it lives in a virtual environment.
         load: imports a target, "module:attr".
         isolation, timeouts, max_steps: default: the spec's.
+        python: of isolation "venv", the interpreter of the virtual environment that the target is installed in.
         max_abandoned: threads left behind in calls that do not return, at which the next episodes
             run in processes; also the bound on blocking calls at a time, since each may hang.
         options: for the class's constructor; what it does not take is left out. JSON values, for
-            isolation "process". A family's `name` comes among them.
+            isolation "process" and "venv". A family's `name` comes among them.
         decide: `hooks.decide`; "tunix_make_env" may give the environment instead.
         sandboxes: what the environment opens sandboxes from; the caller closes it, after the opener. Such an
             environment stays in this process: what it does not trust runs in the sandbox.
@@ -56,23 +60,38 @@ def make_opener(
         UsageError: an isolation that is not available, or a target that is no class.
     """
     isolation = isolation or spec.isolation
-    if isolation not in ("in-process", "process"):
-        raise UsageError(
-            f"{spec.id}: isolation {isolation!r} is not available yet; expected 'in-process' or 'process'. "
-            'Set the suite\'s isolation = "process".'
-        )
-    if sandboxes is not None and isolation == "process":
-        raise UsageError(
-            f"{spec.id}: isolation 'process' can't be had together with sandboxes, which are held in this process. "
-            "Leave isolation out: what the environment does not trust runs in its sandbox."
-        )
-    cls = load(spec.target)
-    if not isinstance(cls, type):
+    _check_isolation(spec.id, isolation, python, sandboxes)
+    cls = None if isolation == "venv" else load(spec.target)
+    if not (cls is None or isinstance(cls, type)):
         raise UsageError(f"{spec.id}: target {spec.target!r} must be a class, a BaseTaskEnv, not {type(cls).__name__}")
     max_steps = spec.max_turns if max_steps is None else max_steps
-    timeouts = timeouts or spec.timeouts
+    timeouts, workers = timeouts or spec.timeouts, Workers(python)
     given = dict(options or {})
-    return SuiteOpener(spec, cls, isolation, timeouts, max_abandoned, given, max_steps, decide, sandboxes, find_tool)
+    more = (given, max_steps, decide, sandboxes, find_tool)
+    return SuiteOpener(spec, cls, isolation, workers, timeouts, max_abandoned, *more)
+
+
+def _check_isolation(name: str, isolation: Isolation, python: str, sandboxes: Sandboxes | None) -> None:
+    if isolation not in ("in-process", "process", "venv"):
+        raise UsageError(
+            f"{name}: isolation {isolation!r} is not available yet; expected 'in-process', 'process' or 'venv'. "
+            'Set the suite\'s isolation = "process".'
+        )
+    if sandboxes is not None and isolation != "in-process":
+        raise UsageError(
+            f"{name}: isolation {isolation!r} can't be had together with sandboxes, which are held in this process. "
+            "Leave isolation out: what the environment does not trust runs in its sandbox."
+        )
+    if bool(python) != (isolation == "venv"):
+        raise UsageError(
+            f"{name}: isolation {isolation!r} and python = {python!r}; the one needs the other. For an environment "
+            'with packages of its own: isolation = "venv", and python = the interpreter of the virtual environment '
+            'they are installed in, e.g. "envs/theirs/bin/python".'
+        )
+    if python and not os.access(python, os.X_OK):
+        raise UsageError(
+            f"{name}: there is no program {python!r}. Make it: python -m venv {Path(python).parent.parent}"
+        )
 
 
 class Cell(Protocol):
@@ -138,8 +157,9 @@ class SuiteOpener:
     def __init__(
         self,
         spec: EnvSpec,
-        cls: type,
+        cls: type | None,
         isolation: Isolation,
+        workers: Workers,
         timeouts: Timeouts,
         max_abandoned: int,
         options: Mapping[str, Any],
@@ -153,7 +173,7 @@ class SuiteOpener:
         self._max_abandoned, self._options, self._max_steps, self._decide = max_abandoned, options, max_steps, decide
         self._tally = Tally()
         self._lanes = Lanes(spec.id, max(1, max_abandoned), self._tally)
-        self._workers = Workers()
+        self._workers = workers
         self._handles: set[Handle] = set()
 
     async def open(self, task: Task) -> Handle:
@@ -194,7 +214,7 @@ class SuiteOpener:
             "uncancelled_calls": len(tally.uncancelled),
             "threads_made": self._lanes.made,
             "processes": len(self._workers),
-            "in_processes": float(self._isolation == "process"),
+            "in_processes": float(self._isolation != "in-process"),
         }
 
     async def _cell(self, task: Task, borrowed: Borrowed | None) -> Cell:
@@ -241,6 +261,6 @@ class SuiteOpener:
 
     def _recipe(self, task: Task) -> Recipe:
         module, _, attr = self._spec.target.partition(":")
-        loaded = sys.modules.get(module) or sys.modules.get(self._cls.__module__)
+        loaded = self._cls and (sys.modules.get(module) or sys.modules.get(self._cls.__module__))
         file = getattr(loaded, "__file__", None)
         return Recipe(module, attr, file, task.to_json(), self._max_steps, self._options)

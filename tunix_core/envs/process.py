@@ -22,7 +22,7 @@ from tunix_core.tools.threads import run_aside
 from tunix_core.types import Message, Opening, StepResult
 
 _START = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv[2]); "
+    "import sys, json; sys.path[:] = json.loads(sys.argv[2]) or sys.path; "
     "from tunix_core.envs.worker import main; main(int(sys.argv[1]))"
 )
 _POLL_S = 0.5  # how often a silent worker is looked after
@@ -44,15 +44,20 @@ class Recipe:
 class Worker:
     """One worker process, and the stream to it.
 
+    Args:
+        python: the interpreter of a virtual environment, which then decides what can be imported; "" for this
+            process's own, with what can be imported here.
+
     Attributes:
         pending: a question has no answer yet.
         failed: an answer was an error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, python: str = "") -> None:
         self._socket, theirs = socket.socketpair()
+        program, path = ([python, "-I"], []) if python else ([sys.executable, "-P"], sys.path)
         with theirs:
-            command = [sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(sys.path)]
+            command = [*program, "-c", _START, str(theirs.fileno()), json.dumps(path)]
             self.process = subprocess.Popen(  # takes a few ms; the imports behind it are awaited
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
             )
@@ -110,14 +115,15 @@ class Worker:
 
 
 class Workers:
-    """Worker processes, reused after a clean episode."""
+    """Worker processes of one interpreter, reused after a clean episode."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: str = "") -> None:
+        self._python = python
         self._idle: list[Worker] = []
         self._all: set[Worker] = set()
 
     def lease(self) -> Worker:
-        worker = self._idle.pop() if self._idle else Worker()
+        worker = self._idle.pop() if self._idle else Worker(self._python)
         self._all.add(worker)
         return worker
 

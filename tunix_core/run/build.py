@@ -53,7 +53,8 @@ def prepare(config: SuiteConfig, hub: Hub) -> Bench:
         UsageError: an option that the environment does not take.
     """
     spec = hub.find("envs", config.env)
-    for what in ("target", "tasks"):  # an import that fails is told now, with the plugin's name
+    elsewhere = (config.isolation or spec.isolation) == "venv"
+    for what in ("tasks",) if elsewhere else ("target", "tasks"):  # what can't be imported is told now, with its plugin
         hub.load_object("envs", spec.id, what)
     unknown = [name for name in config.options if name not in spec.options]
     if unknown:
@@ -97,6 +98,7 @@ def environments(bench: Bench, hub: Hub, sandboxes: Sandboxes | None = None) -> 
         bench.spec,
         load_target,
         isolation=bench.config.isolation,
+        python=bench.config.python,
         timeouts=bench.timeouts,
         max_abandoned=bench.config.max_abandoned,
         options=bench.options,

@@ -30,10 +30,22 @@ def opened(opener: EnvOpener, task: Task = TASK) -> Any:
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("isolation", ["venv", "container", "elsewhere"])
-def test_an_isolation_that_is_not_there_is_refused(isolation: Any) -> None:
-    with pytest.raises(UsageError, match="not available yet; expected 'in-process' or 'process'"):
-        make_opener(SPEC, lambda target: TaskEnvironment, isolation=isolation)
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"isolation": "container"}, "not available yet; expected 'in-process', 'process' or 'venv'"),
+        ({"isolation": "elsewhere"}, "not available yet"),
+        ({"isolation": "venv"}, r"'venv' and python = ''; the one needs the other.*envs/theirs/bin/python"),
+        ({"isolation": "process", "python": "x"}, "'process' and python = 'x'; the one needs the other"),
+        (
+            {"isolation": "venv", "python": "gone/bin/python"},
+            "no program 'gone/bin/python'.* -m venv gone",
+        ),
+    ],
+)
+def test_an_isolation_that_is_not_there_is_refused(how: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        make_opener(SPEC, lambda target: TaskEnvironment, **how)
 
 
 def test_a_target_that_is_no_class_is_refused() -> None:

@@ -12,7 +12,7 @@ from tunix_core.config import RunConfig, SuiteConfig, TimeoutsConfig, load_confi
 from tunix_core.contracts import Sampling
 from tunix_core.errors import PluginError, UnknownIdError, UsageError
 from tunix_core.plugins import Hub
-from tunix_core.run.build import algorithms, greedy, prepare
+from tunix_core.run.build import algorithms, environments, greedy, prepare
 from tunix_core.types import Task
 
 PLUGIN = """
@@ -77,6 +77,13 @@ def test_what_the_config_leaves_open_is_the_environments_own(hub: Hub) -> None:
     given = prepare(suite(options={"depth": 5}, max_turns=2, timeouts=TimeoutsConfig(reset_s=1.0)), hub)
     assert (given.options, given.max_turns) == ({"depth": 5, "color": "blue"}, 2)
     assert (given.timeouts.step_s, given.timeouts.reset_s) == (3.0, 1.0)
+
+
+def test_what_lives_in_a_virtual_environment_is_not_imported_here(hub: Hub) -> None:
+    bench = prepare(suite("pond/broken", isolation="venv", python="gone/bin/python"), hub)
+    assert bench.tasks("train", 0).get(0) == Task("train-0-1-0")
+    with pytest.raises(UsageError, match="no program 'gone/bin/python'"):
+        environments(bench, hub)
 
 
 def test_tasks_are_made_from_the_options_that_their_maker_takes(hub: Hub) -> None:
