@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tunix_core.config import SchedulerConfig
 from tunix_core.contracts import Sampling
 from tunix_core.rollout import Suite
+from tunix_core.run.build import QUIET
 from tunix_core.run.pipeline import Pipeline
 from tunix_core.run.saved_groups import decode_groups, encode_groups
 from tunix_core.scheduler import Mixture, SuitePlan
@@ -68,15 +69,6 @@ class Scorer:
         return scores
 
 
-class Hooks:
-    def notify(self, hook: str, **arguments: Any) -> None: ...
-    def collect(self, hook: str, **arguments: Any) -> Any:
-        return ()
-
-    def decide(self, hook: str, **arguments: Any) -> Any:
-        return None
-
-
 class Run:
     """What survives a crash is what was saved, as JSON, at a step's boundary; `trained` is the truth it is held to."""
 
@@ -115,7 +107,7 @@ class Run:
         if "tasks" in saved:
             tasks.restore(saved["tasks"][name], held)
         env = self.make_env(self.draws, self.failing)
-        suite = Suite(name, "x/env", env, Scorer(), engine, FakeChatFormat(), Hooks(), self.timeouts)
+        suite = Suite(name, "x/env", env, Scorer(), engine, FakeChatFormat(), QUIET, self.timeouts)
         return SuitePlan(suite, tasks, Sampling(), 1, group_size=2, min_group=1, zero_variance="refill", refill_limit=3)
 
     async def go(self, steps: int, save_at: int, killed_after_s: float) -> None:

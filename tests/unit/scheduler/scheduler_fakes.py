@@ -12,6 +12,7 @@ from tunix_core.config import SchedulerConfig
 from tunix_core.contracts import Episode, Sampling
 from tunix_core.errors import EnvError
 from tunix_core.rollout import Suite
+from tunix_core.run.build import QUIET
 from tunix_core.run.pipeline import Pipeline
 from tunix_core.scheduler import Mixture, SuitePlan
 from tunix_core.specs import Timeouts
@@ -20,15 +21,6 @@ from tunix_core.testing.engine import FakeEngine, FixedWeights
 from tunix_core.types import Group, Message, Opening, Score, StepResult, Task
 
 Latency = Callable[[random.Random], float]
-
-
-class NoHooks:
-    def notify(self, hook: str, **arguments: Any) -> None: ...
-    def collect(self, hook: str, **arguments: Any) -> Any:
-        return ()
-
-    def decide(self, hook: str, **arguments: Any) -> Any:
-        return None
 
 
 @dataclass
@@ -128,7 +120,7 @@ def suite(
 ) -> Suite:
     engine = FakeEngine(lambda request: b"yes", version_source=weights or FixedWeights())
     return Suite(
-        name, f"fake/{name}", opener, scorer or FakeScorer(), engine, FakeChatFormat(), NoHooks(), Timeouts(**timeouts)
+        name, f"fake/{name}", opener, scorer or FakeScorer(), engine, FakeChatFormat(), QUIET, Timeouts(**timeouts)
     )
 
 

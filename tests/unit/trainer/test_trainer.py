@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,8 +17,10 @@ from tunix_core.algorithms import centred, clipped_surrogate, log_ratio, masked_
 from tunix_core.config import TrainerConfig
 from tunix_core.contracts import Algorithm, Learner, LossTerms
 from tunix_core.errors import UsageError
-from tunix_core.trainer import Trainer, TrainerState
-from tunix_core.types import Group
+from tunix_core.trainer import Trainer
+
+sys.path.insert(0, str(Path(__file__).parent))
+from stepping import change, first_state, flat, relative, step
 
 CONFIG = TrainerConfig(rows=2, row_tokens=32, learning_rate=0.1, optimizer="sgd", max_grad_norm=1e9)
 ADAM = replace(CONFIG, optimizer="adamw", schedule="cosine", warmup_steps=2)
@@ -40,46 +44,12 @@ REINFORCE = Algorithm("x/reinforce", centred, likelihood, idle_at_zero=True)
 SFT = Algorithm("x/sft", np.ones_like, likelihood)
 
 
-_made: dict[Any, tuple[Trainer, TrainerState]] = {}
-
-
 def trainer(
     model: Any, algorithms: Algorithm | dict[str, Algorithm] = CLIPPED, config: TrainerConfig = CONFIG, version: int = 0
 ) -> Trainer:
-    """A trainer in its first state; the suite "warm" samples at 0.7. Compiled once for all tests that ask for it.
-
-    The same arguments give the same object: use one before asking for the next.
-    """
+    """As `first_state`; the suite "warm" samples at 0.7."""
     by_suite = {"s": algorithms, "warm": algorithms} if isinstance(algorithms, Algorithm) else algorithms
-    key = (*by_suite.items(), repr(config))
-    if key not in _made:
-        made = Trainer(model, model.init(0), by_suite, config, steps=10, temperatures={"warm": 0.7})
-        state = made.state()
-        _made[key] = made, replace(state, optimizer=jax.device_get(state.optimizer))
-    learner, first = _made[key]
-    learner.restore(replace(first, version=version))
-    return learner
-
-
-def step(learner: Trainer, groups: Sequence[Group]) -> Mapping[str, float]:
-    for group in groups:
-        learner.accumulate(group)
-    return learner.apply()
-
-
-def flat(params: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
-
-
-def change(learner: Trainer, groups: Sequence[Group]) -> np.ndarray:
-    """What one step of SGD does to the parameters: −0.1 · gradient."""
-    before = flat(learner.weights().params)
-    step(learner, groups)
-    return flat(learner.weights().params) - before
-
-
-def relative(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+    return first_state(model, by_suite, config, version=version, temperatures={"warm": 0.7})
 
 
 def test_it_is_a_learner(model: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,9 @@ from tunix_core.errors import UsageError
 from tunix_core.trainer import Checkpoints, Trainer, TrainerState
 from tunix_core.types import Group
 
+sys.path.insert(0, str(Path(__file__).parent))
+from stepping import change, first_state, flat, relative, step
+
 CONFIG = TrainerConfig(rows=2, row_tokens=32, learning_rate=1.0, optimizer="sgd", max_grad_norm=1e9)
 CLIPPED = policy_gradient("x/clipped", centred, clip_objective(0.2, 0.2))
 PLAIN = policy_gradient("x/plain", centred, ratio_objective)
@@ -52,39 +56,9 @@ def compiled_fast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-_made: dict[Any, tuple[Trainer, TrainerState]] = {}
-
-
 def trainer(model: Any, algorithms: Any, config: TrainerConfig = CONFIG, **how: Any) -> Trainer:
-    """A trainer in its first state, compiled once for all tests that ask for it: use one before asking again."""
-    by_suite = {"s": algorithms} if isinstance(algorithms, Algorithm) else algorithms
-    key = (*by_suite.items(), repr(config), repr(how))
-    if key not in _made:
-        made = Trainer(model, model.init(0), by_suite, config, steps=10, **how)
-        _made[key] = made, replace(made.state(), optimizer=jax.device_get(made.state().optimizer))
-    learner, first = _made[key]
-    learner.restore(first)
-    return learner
-
-
-def step(learner: Trainer, groups: Sequence[Group]) -> Mapping[str, float]:
-    for group in groups:
-        learner.accumulate(group)
-    return learner.apply()
-
-
-def flat(tree: Any) -> np.ndarray:
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
-
-
-def change(learner: Trainer, groups: Sequence[Group]) -> np.ndarray:
-    before = flat(learner.weights().params)
-    step(learner, groups)
-    return flat(learner.weights().params) - before
-
-
-def relative(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+    """As `first_state`, for one suite unless several are given."""
+    return first_state(model, {"s": algorithms} if isinstance(algorithms, Algorithm) else algorithms, config, **how)
 
 
 def groups_of(make: Any, count: int = 3, **how: Any) -> list[Group]:
@@ -159,6 +133,16 @@ def test_the_first_of_several_updates_has_ratio_one_to_the_proximal(model: Any, 
     still = replace(CONFIG, old_logp="proximal", epochs=2, learning_rate=0.0)
     metrics = step(trainer(model, CLIPPED, still), groups_of(make, 2))
     assert metrics["ratio_mean"] == pytest.approx(1, abs=1e-6)
+
+
+def test_the_proximal_is_of_the_weights_as_they_are_now_not_of_the_runs_first(model: Any, make: Any) -> None:
+    moved = trainer(model, CLIPPED)
+    step(moved, groups_of(make, 2))
+    state = moved.state()
+    still = trainer(model, CLIPPED, replace(CONFIG, old_logp="proximal", epochs=2, learning_rate=0.0))
+    still.restore(state)
+    metrics = step(still, groups_of(make, 2))
+    assert (metrics["ratio_mean"], metrics["ratio_max"]) == pytest.approx((1, 1), abs=1e-6)
 
 
 def test_the_whole_weight_on_proximal_is_the_ratio_to_behaviour(model: Any, make: Any) -> None:
