@@ -7,6 +7,7 @@ from tunix_core.contracts import Episode
 from tunix_core.errors import GoldError, GraderError, RewardError
 from tunix_core.rewards.definition import GroupReward, Reward, group_reward, reward
 from tunix_core.rewards.scorer import make_scorer
+from tunix_core.rewards.threads import abandoned_threads
 from tunix_core.rewards.workers import (
     GraderTimeout,
     WorkerPool,
@@ -25,6 +26,7 @@ __all__ = [
     "Reward",
     "RewardError",
     "WorkerPool",
+    "abandoned_threads",
     "close_shared_workers",
     "grade_in_worker",
     "grade_in_worker_async",

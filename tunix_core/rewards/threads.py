@@ -14,6 +14,7 @@ from typing import Any
 from tunix_core.errors import RewardError
 
 CANCEL_GRACE_S = 1.0
+MOST_ABANDONED = 32  # threads that may hang at a time
 _abandoned: set[threading.Thread] = set()
 
 
@@ -31,9 +32,14 @@ async def call_in_thread(function: Callable[[], Any], timeout_s: float) -> Any:
 
     Raises:
         TimeoutError: it took longer. A thread can't be killed: it is abandoned and counted.
-        RewardError: it raised something that is not an Exception (SystemExit, ...).
+        RewardError: it raised something that is not an Exception (SystemExit, ...); or MOST_ABANDONED threads hang.
         Exception: whatever the function raised.
     """
+    if len(_abandoned) >= MOST_ABANDONED and abandoned_threads() >= MOST_ABANDONED:
+        raise RewardError(
+            f"{MOST_ABANDONED} calls of rewards hang in their threads, and no more are begun. Mark what hangs "
+            "cpu_bound=True, and it runs in a process that can be killed; or make it async."
+        )
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[tuple[bool, Any]] = loop.create_future()
     thread = threading.Thread(target=_run, args=(function, loop, outcome), name="tunix-reward", daemon=True)

@@ -24,7 +24,7 @@ from tunix_core.run.evaluation import engine_needs
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.loop import calm_collector
-from tunix_core.run.metrics import StepMetrics, told_by
+from tunix_core.run.metrics import StepMetrics, given_up, told_by
 from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken
@@ -300,7 +300,7 @@ class Training:
 
     def _report(self, step: int, taken: Taken, learned: Mapping[str, float], told: Mapping[str, float]) -> None:
         row = self.metrics.row(step, learned, self.engine.statistics(), self.scheduler, told)
-        row |= self.held_out.row()
+        row |= self.held_out.row() | given_up(self.suites)
         self.run_dir.metrics(row)
         self.progress.step(row)
         self.trackers.log(step, row)

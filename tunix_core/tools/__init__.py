@@ -4,7 +4,7 @@ Does not know environments or conversations.
 """
 
 from tunix_core.errors import ToolError
-from tunix_core.tools.calling import call_tool, call_tools, read_arguments, to_text, try_tool
+from tunix_core.tools.calling import abandoned_calls, call_tool, call_tools, read_arguments, to_text, try_tool
 from tunix_core.tools.tool import BaseTool, SandboxTool, Tool, ToolOutput, as_tool, tool
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Tool",
     "ToolError",
     "ToolOutput",
+    "abandoned_calls",
     "as_tool",
     "call_tool",
     "call_tools",

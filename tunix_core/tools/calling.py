@@ -11,10 +11,13 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from tunix_core.errors import SandboxError, ToolError, did_you_mean
+from tunix_core.errors import EnvError, SandboxError, ToolError, did_you_mean
 from tunix_core.tools.threads import run_aside
 from tunix_core.tools.tool import Tool
 from tunix_core.types import ToolCall
+
+MOST_ABANDONED = 32  # blocking calls of this process that may hang at a time
+_abandoned: set[Future[Any]] = set()
 
 
 async def call_tool(tool: Tool, call: ToolCall, timeout_s: float = 30.0) -> str:
@@ -22,20 +25,26 @@ async def call_tool(tool: Tool, call: ToolCall, timeout_s: float = 30.0) -> str:
 
     A blocking function runs in a thread. A call that could not be read, invalid arguments, an
     exception and a timeout are observations that begin with "Error:". A blocking function that
-    outlives its timeout keeps its thread until it returns.
+    outlives its timeout keeps its thread until it returns; `abandoned_calls` counts them.
+
+    Raises:
+        EnvError: MOST_ABANDONED such functions hang, and this would be one more.
+        SandboxError: the sandbox that the tool works in is lost.
     """
     return (await try_tool(tool, call, timeout_s))[1]
 
 
 async def try_tool(tool: Tool, call: ToolCall, timeout_s: float = 30.0) -> tuple[bool, str]:
     """Like `call_tool`: whether the call succeeded, and the observation."""
-    return await _one_async(_prepared(tool, call), timeout_s)
+    prepared = _prepared(tool, call)
+    _check_room([prepared])
+    return await _one_async(prepared, timeout_s)
 
 
 def call_tools(
     tools: Mapping[str, Tool], calls: Sequence[ToolCall], timeout_s: float = 30.0
 ) -> list[str] | Awaitable[list[str]]:
-    """Calls several tools at once: one observation per call, in the calls' order.
+    """Calls several tools at once: one observation per call, in the calls' order. Raises like `call_tool`.
 
     Args:
         tools: by name; an unknown name is an observation that lists them.
@@ -45,9 +54,15 @@ def call_tools(
         The observations; an awaitable of them when one of the tools called is `async`.
     """
     prepared = [_prepared(tools.get(call.name), call, tuple(tools)) for call in calls]
+    _check_room(prepared)
     if any(isinstance(item, _Ready) and item.is_async for item in prepared):
         return _all_async(prepared, timeout_s)
     return _all_blocking(prepared, timeout_s)
+
+
+def abandoned_calls() -> int:
+    """How many blocking calls, given up at a timeout, have not returned yet."""
+    return len(_abandoned)
 
 
 class _Ready:
@@ -62,13 +77,35 @@ class _Ready:
         result = self.fn(**self.arguments)
         return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
 
-    def start(self) -> Awaitable[Any]:
-        """Begins the call: on the event loop when it is `async`, else in a thread."""
-        return self.fn(**self.arguments) if self.is_async else asyncio.wrap_future(run_aside(self.block))
+    async def run(self) -> Any:
+        """Makes the call: on the event loop when it is `async`, else in a thread."""
+        if self.is_async:
+            return await self.fn(**self.arguments)
+        call = run_aside(self.block)
+        try:
+            return await asyncio.wrap_future(call)
+        except asyncio.CancelledError:
+            _abandon(call)
+            raise
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
+
+
+def _check_room(prepared: Sequence[_Ready | str]) -> None:
+    blocking = any(isinstance(item, _Ready) and not item.is_async for item in prepared)
+    if blocking and len(_abandoned) >= MOST_ABANDONED:
+        raise EnvError(
+            f"{len(_abandoned)} calls of tools hang in their threads, and no more are begun. Give what hangs a timeout "
+            'of its own, make it async, or set the suite\'s isolation = "process", where it can be killed.'
+        )
+
+
+def _abandon(call: Future[Any]) -> None:
+    """Counts a call that is given up, until it returns."""
+    _abandoned.add(call)
+    call.add_done_callback(_abandoned.discard)
 
 
 def _prepared(tool: Tool | None, call: ToolCall, known: Sequence[str] = ()) -> _Ready | str:
@@ -124,6 +161,7 @@ def _all_blocking(prepared: Sequence[_Ready | str], timeout_s: float) -> list[st
 
 def _outcome(future: Future[Any], timeout_s: float) -> str:
     if not future.done():
+        _abandon(future)
         return _timeout_text(timeout_s)
     error = future.exception()
     if isinstance(error, SandboxError):  # not what the policy did: the episode can't go on
@@ -141,7 +179,7 @@ async def _one_async(item: _Ready | str, timeout_s: float) -> tuple[bool, str]:
         return False, item
     try:
         async with asyncio.timeout(timeout_s) as limit:
-            return True, to_text(await item.start())
+            return True, to_text(await item.run())
     except TimeoutError as error:
         return False, _timeout_text(timeout_s) if limit.expired() else error_text(error)
     except SandboxError:  # not what the policy did: the episode can't go on

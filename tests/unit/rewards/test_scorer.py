@@ -211,6 +211,20 @@ def test_a_blocking_reward_that_hangs_is_abandoned_and_counted() -> None:
     assert abandoned_threads() == before
 
 
+def test_no_more_threads_hang_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunix_core.rewards.threads.MOST_ABANDONED", 1)
+    release = threading.Event()
+    hangs = reward()(lambda episode: float(release.wait(30)))
+    assert score(hangs, score_s=0.05).failure.kind == "reward_timeout"  # type: ignore[union-attr]
+    failure = score(giving(1.0)).failure
+    assert failure and failure.kind == "reward_raised" and "cpu_bound=True" in failure.message
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "tunix-reward":
+            thread.join(30)
+    assert score(giving(1.0)).value == 1.0
+
+
 def test_an_async_reward_that_hangs_is_cancelled() -> None:
     cancelled = []
 

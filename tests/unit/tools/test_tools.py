@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -11,8 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from tunix_core.errors import SandboxError, ToolError, UsageError
-from tunix_core.tools import BaseTool, Tool, ToolOutput, as_tool, call_tool, call_tools, read_arguments, to_text, tool
+from tunix_core.errors import EnvError, SandboxError, ToolError, UsageError
+from tunix_core.tools import (
+    BaseTool,
+    Tool,
+    ToolOutput,
+    abandoned_calls,
+    as_tool,
+    call_tool,
+    call_tools,
+    read_arguments,
+    to_text,
+    tool,
+)
 from tunix_core.types import ToolCall
 
 
@@ -151,6 +163,45 @@ def test_a_blocking_tool_does_not_hold_up_the_loop() -> None:
         return await call_tool(as_tool(ask_the_loop), ToolCall("ask_the_loop"))
 
     assert asyncio.run(main()) == "free"
+
+
+@pytest.mark.parametrize("beside_async", [False, True])
+def test_no_more_calls_hang_in_threads_than_may(beside_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is counted until it returns; what is async goes on meanwhile."""
+    monkeypatch.setattr("tunix_core.tools.calling.MOST_ABANDONED", 2)
+    release, ended = threading.Event(), threading.Semaphore(0)
+
+    def hang() -> None:
+        release.wait(60)
+        ended.release()
+
+    async def quick() -> str:
+        return "here"
+
+    tools = {"hang": as_tool(hang), "quick": as_tool(quick)}
+    calls = [ToolCall("hang"), ToolCall("hang"), *[ToolCall("quick")] * beside_async]
+
+    async def main() -> None:
+        def call(*calls: ToolCall) -> Any:
+            return call_tools(tools, calls, timeout_s=0.05)
+
+        texts = await call(*calls) if beside_async else call(*calls)
+        assert ["was given up" in text for text in texts] == [True, True, *[False] * beside_async]
+        assert abandoned_calls() == 2
+        with pytest.raises(EnvError, match=r'2 calls of tools hang .* isolation = "process"'):
+            call(ToolCall("hang"))
+        with pytest.raises(EnvError, match="2 calls of tools hang"):
+            await call_tool(tools["hang"], ToolCall("hang"))
+        assert await call(ToolCall("quick")) == ["here"]
+
+    asyncio.run(main())
+    release.set()
+    for _ in range(2):
+        assert ended.acquire(timeout=30)
+    for thread in threading.enumerate():
+        if thread.name == "tunix-call":
+            thread.join(30)
+    assert abandoned_calls() == 0
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -14,7 +14,16 @@ from tunix_core.contracts import Algorithm
 from tunix_core.trainer import Trainer, TrainerState
 from tunix_core.types import Group
 
+compilations: list[str] = []  # one entry for each program that was compiled
 _made: dict[Any, tuple[Trainer, TrainerState]] = {}
+
+
+def _note_compilation(event: str, duration_secs: float, **_: Any) -> None:
+    if event.endswith("backend_compile_duration"):
+        compilations.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_note_compilation)
 
 
 def first_state(

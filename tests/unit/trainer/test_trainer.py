@@ -20,7 +20,7 @@ from tunix_core.errors import UsageError
 from tunix_core.trainer import Trainer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from stepping import change, first_state, flat, relative, step
+from stepping import change, compilations, first_state, flat, relative, step
 
 CONFIG = TrainerConfig(rows=2, row_tokens=32, learning_rate=0.1, optimizer="sgd", max_grad_norm=1e9)
 ADAM = replace(CONFIG, optimizer="adamw", schedule="cosine", warmup_steps=2)
@@ -124,17 +124,6 @@ def test_the_same_groups_give_the_same_parameters_to_the_bit(model: Any, make: A
         return flat(learner.weights().params)
 
     np.testing.assert_array_equal(run(), run())
-
-
-compilations: list[str] = []
-
-
-def note_compilation(event: str, duration_secs: float, **_: Any) -> None:
-    if event.endswith("backend_compile_duration"):
-        compilations.append(event)
-
-
-jax.monitoring.register_event_duration_secs_listener(note_compilation)
 
 
 def test_a_second_step_compiles_nothing(model: Any, make: Any) -> None:

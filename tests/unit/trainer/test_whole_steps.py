@@ -33,7 +33,7 @@ from tunix_core.trainer import Checkpoints, Trainer, TrainerState
 from tunix_core.types import Group
 
 sys.path.insert(0, str(Path(__file__).parent))
-from stepping import change, first_state, flat, relative, step
+from stepping import change, compilations, first_state, flat, relative, step
 
 CONFIG = TrainerConfig(rows=2, row_tokens=32, learning_rate=1.0, optimizer="sgd", max_grad_norm=1e9)
 CLIPPED = policy_gradient("x/clipped", centred, clip_objective(0.2, 0.2))
@@ -337,17 +337,6 @@ def test_a_critic_is_saved_with_the_run(model: Any, make: Any, tmp_path: Path) -
     resumed = trainer(model, with_critic(None))
     resumed.restore(saved)
     assert step(resumed, groups_of(make)) == expected
-
-
-compilations: list[str] = []
-
-
-def note_compilation(event: str, duration_secs: float, **_: Any) -> None:
-    if event.endswith("backend_compile_duration"):
-        compilations.append(event)
-
-
-jax.monitoring.register_event_duration_secs_listener(note_compilation)
 
 
 def test_a_second_step_compiles_nothing(model: Any, make: Any) -> None:
