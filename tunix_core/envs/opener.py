@@ -61,8 +61,8 @@ def make_opener(
     """
     isolation = isolation or spec.isolation
     _check_isolation(spec.id, isolation, python, sandboxes)
-    cls = None if isolation == "venv" else load(spec.target)
-    if not (cls is None or isinstance(cls, type)):
+    cls = BaseTaskEnv if isolation == "venv" else load(spec.target)  # more of it is known there alone
+    if not isinstance(cls, type):
         raise UsageError(f"{spec.id}: target {spec.target!r} must be a class, a BaseTaskEnv, not {type(cls).__name__}")
     max_steps = spec.max_turns if max_steps is None else max_steps
     timeouts, workers = timeouts or spec.timeouts, Workers(python)
@@ -157,7 +157,7 @@ class SuiteOpener:
     def __init__(
         self,
         spec: EnvSpec,
-        cls: type | None,
+        cls: type,
         isolation: Isolation,
         workers: Workers,
         timeouts: Timeouts,
@@ -261,6 +261,6 @@ class SuiteOpener:
 
     def _recipe(self, task: Task) -> Recipe:
         module, _, attr = self._spec.target.partition(":")
-        loaded = self._cls and (sys.modules.get(module) or sys.modules.get(self._cls.__module__))
-        file = getattr(loaded, "__file__", None)
+        loaded = sys.modules.get(module) or sys.modules.get(self._cls.__module__)
+        file = None if self._isolation == "venv" else getattr(loaded, "__file__", None)
         return Recipe(module, attr, file, task.to_json(), self._max_steps, self._options)
