@@ -36,12 +36,12 @@ class FailureLog:
         self.quarantined: dict[str, list[str]] = defaultdict(list)
 
     def episode(self, trajectory: Trajectory) -> None:
-        """Counts one finished episode.
+        """Counts one finished episode; one that a reward gave no score is of kind "no_score".
 
         Raises:
             TooManyFailures: naming suite, kind and a sample.
         """
-        suite, failure = trajectory.id.suite, trajectory.failure
+        suite, failure = trajectory.id.suite, trajectory.failure or _without_score(trajectory)
         if failure:
             self.counts[suite][failure.kind] += 1
         for flag in trajectory.score.flags if trajectory.score else ():
@@ -86,6 +86,12 @@ class FailureLog:
         self.counts.update({suite: Counter(kinds) for suite, kinds in state.get("counts", {}).items()})
         self._groups.update({(suite, task): count for suite, task, count in state.get("groups", ())})
         self.quarantined.update({suite: list(tasks) for suite, tasks in state.get("quarantined", {}).items()})
+
+
+def _without_score(trajectory: Trajectory) -> Failure | None:
+    """A reward may give None; where most do, nothing can be learned, as where most episodes fail."""
+    has_one = trajectory.score is not None and trajectory.score.value is not None
+    return None if has_one else Failure("no_score", "reward", "a reward gave None")
 
 
 def _explain(suite: str, failed: Sequence[Failed], window: int, allowed: float) -> str:

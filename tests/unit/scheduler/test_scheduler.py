@@ -258,6 +258,14 @@ def test_an_episode_goes_on_through_new_weights_unless_they_wait_for_it(mode, go
     assert any(len(of_one) > 1 for of_one in versions) == goes_on
 
 
+def test_a_suite_that_is_mostly_given_no_score_ends_the_run_and_is_named():
+    scorer = FakeScorer(lambda episode: None)
+    bench = Bench({"mute": FakeOpener()}, {"mute": 1.0}, 4, SchedulerConfig(failure_window=20), scorer=scorer)
+    with pytest.raises(TooManyFailures, match=r"'mute': 20 of the last 20 .*no_score.*a reward gave None"):
+        run(bench.train(3))
+    assert bench.scheduler.failures.counts["mute"]["no_score"] >= 20
+
+
 def test_drain_waits_for_every_group_in_flight():
     openers = {"a": FakeOpener(lambda r: r.random() * 5, turns=2)}
     bench = Bench(openers, {"a": 1.0}, 2, SchedulerConfig(mode="drain"))
