@@ -117,7 +117,7 @@ async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _S
     while talk.turn < request.max_turns:
         budget = _budget(request, talk)
         if len(talk.tokens) >= suite.engine.max_context:
-            state.stop_reason = "context"
+            state.stop_reason = _out_of_room(talk, suite.engine.max_context)
             return
         with span("engine.generate", turn=talk.turn), boundary("engine.generate", ModelError):
             with _Timed(state, "engine"):
@@ -180,6 +180,18 @@ def _budget(request: RolloutRequest, talk: Conversation) -> int:
     if sampling.max_episode_tokens is None:
         return sampling.max_tokens
     return min(sampling.max_tokens, sampling.max_episode_tokens - talk.sampled_tokens)
+
+
+def _out_of_room(talk: Conversation, max_context: int) -> str:
+    """Why a conversation of `max_context` tokens ends. Raises ModelError where the policy never spoke in it."""
+    if talk.turn == 0:
+        with boundary("chat.open", ModelError):
+            raise ModelError(
+                f"the opening has {len(talk.tokens)} tokens, and engine.max_context is {max_context}. Raise it, and "
+                "trainer.row_tokens with it, or let the environment say less.",
+                retry=False,
+            )
+    return "context"
 
 
 def _cut(request: RolloutRequest, completion: Completion, talk: Conversation) -> str | None:

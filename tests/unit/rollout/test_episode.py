@@ -138,6 +138,15 @@ def test_a_full_context_ends_the_episode_as_truncated():
     assert (trajectory.status, trajectory.stop_reason) == ("truncated", "context")
 
 
+def test_an_opening_that_fills_the_context_is_a_failure_and_says_what_to_do():
+    env = Env(opening=Opening((Message.of("user", "x" * 50),)))
+    trajectory = play(env, engine=FakeEngine(lambda r: b"ok", max_context=30))
+    failure = trajectory.failure
+    assert (failure.kind, failure.boundary, failure.retry) == ("model_failed", "chat.open", False)
+    assert "tokens, and engine.max_context is 30. Raise it" in failure.message
+    assert trajectory.score.value is None and env.closed == 1
+
+
 @pytest.mark.parametrize(
     ("env", "kind", "where"),
     [
