@@ -11,7 +11,7 @@ import click
 
 from tunix_core.cli.options import PluginArguments, chosen_plugins, json_option, option_pairs, plugin_option
 from tunix_core.cli.output import print_json, print_table, text
-from tunix_core.config import PluginsConfig, RewardConfig, SandboxConfig, load_config
+from tunix_core.config import EngineConfig, PluginsConfig, RewardConfig, SandboxConfig, load_config
 from tunix_core.errors import UnknownIdError, UsageError
 from tunix_core.plugins import Hub
 
@@ -67,6 +67,9 @@ def train_command(
 @click.option("--seed", default=0, show_default=True, help="Of the tasks and the sampling.")
 @click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(min=0), help="0 is greedy.")
 @click.option("--max-tokens", default=64, show_default=True, type=click.IntRange(min=1), help="Tokens a turn may have.")
+@click.option(
+    "--max-context", default=512, show_default=True, type=click.IntRange(min=2), help="Tokens a conversation may have."
+)
 @click.option("--split", default="eval", show_default=True, type=click.Choice(["train", "eval"]), help="Which tasks.")
 @click.option(
     "--reward", "rewards", multiple=True, metavar="ID", help="Score with this instead of the environment's own."
@@ -84,6 +87,7 @@ def eval_command(
     options: tuple[str, ...],
     kind: str,
     unisolated: tuple[str, ...],
+    max_context: int,
     as_json: bool,
     plugins: tuple[str, ...],
     **how: Any,
@@ -94,7 +98,7 @@ def eval_command(
     chosen = chosen_plugins(ctx, plugins)
     hub = _load_for_run(PluginsConfig(files=chosen.files, disabled=chosen.disabled))
     parts = [RewardConfig(reward if reward == "env" else hub.resolve("rewards", reward).id) for reward in rewards]
-    how["model"] = _whole(hub, how["model"])
+    how |= {"model": _whole(hub, how["model"]), "engine": EngineConfig(max_context=max_context)}
     how["sandbox"] = SandboxConfig(
         hub.resolve("sandboxes", kind).id if "/" not in kind else kind, unisolated=unisolated
     )

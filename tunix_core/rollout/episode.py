@@ -187,8 +187,8 @@ def _out_of_room(talk: Conversation, max_context: int) -> str:
     if talk.turn == 0:
         with boundary("chat.open", ModelError):
             raise ModelError(
-                f"the opening has {len(talk.tokens)} tokens, and engine.max_context is {max_context}. Raise it, and "
-                "trainer.row_tokens with it, or let the environment say less.",
+                f"the opening has {len(talk.tokens)} tokens, and engine.max_context is {max_context}. Raise it and "
+                "trainer.row_tokens (`tunix eval --max-context`), or let the environment say less.",
                 retry=False,
             )
     return "context"

@@ -15,7 +15,7 @@ import pytest
 
 from tunix_core import run
 from tunix_core.cli import main
-from tunix_core.config import RewardConfig, RunConfig, SandboxConfig
+from tunix_core.config import EngineConfig, RewardConfig, RunConfig, SandboxConfig
 from tunix_core.errors import CheckpointError, EngineError, NoSignal
 
 PLUGIN = """
@@ -253,7 +253,8 @@ def test_eval_resolves_names_and_passes_options(tunix: Tunix, plugin: str, monke
 
     monkeypatch.setattr(run, "evaluate", evaluate)
     arguments = ("eval", "pond", "-p", plugin, "-o", "level=2", "-o", "mode=slow", "--n", "5", "--reward", "brief")
-    shown = tunix(*arguments, "--seed", "3", "--temperature", "0.5", "--model", "runs/x@3", "--json")
+    more = ("--seed", "3", "--temperature", "0.5", "--model", "runs/x@3", "--max-context", "2048", "--json")
+    shown = tunix(*arguments, *more)
     assert json.loads(shown.out)["mean"] == 0.5
     ((env, how),) = calls
     assert env == "my_things/pond"
@@ -267,6 +268,7 @@ def test_eval_resolves_names_and_passes_options(tunix: Tunix, plugin: str, monke
         "temperature": 0.5,
         "split": "eval",
         "max_tokens": 64,
+        "engine": EngineConfig(max_context=2048),
         "sandbox": SandboxConfig(),
     }
     out = tunix(*arguments).out
