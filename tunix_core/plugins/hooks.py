@@ -33,7 +33,12 @@ class PluginHooks:
     def decide(self, hook: str, **arguments: Any) -> Any:
         """The first answer other than None, or None. What a plugin raises here goes to the caller."""
         for impl in self._impls[hook]:
-            answer = call(impl, arguments)
+            try:
+                answer = call(impl, arguments)
+            except (Exception, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # SystemExit, a panic in Rust: no answer ends the program
+                raise RuntimeError(explain(error)) from error
             if answer is not None:
                 return answer
         return None
@@ -48,7 +53,9 @@ class PluginHooks:
                 raise TypeError(f"{hook} is called without {', '.join(absent)}")
             try:
                 answer = call(impl, arguments)
-            except Exception as error:  # noqa: BLE001 - an observer must not end the run
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - an observer must not end the run, by sys.exit or a panic either
                 self._report(name, hook, error)
             else:
                 if answer is not None:
@@ -59,7 +66,7 @@ class PluginHooks:
         """How often each (plugin, hook) raised."""
         return dict(self._failures)
 
-    def _report(self, name: str, hook: str, error: Exception) -> None:
+    def _report(self, name: str, hook: str, error: BaseException) -> None:
         self._failures[name, hook] += 1
         if self._failures[name, hook] == 1:
             what = (name, hook, explain(error))

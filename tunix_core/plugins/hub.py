@@ -224,7 +224,9 @@ def _check_kind(kind: str) -> None:
 def _import_target(id: str, target: str, record: PluginRecord) -> Any:
     try:
         return load_target(target)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise PluginError(_import_failure(id, target, record, error)) from error
 
 

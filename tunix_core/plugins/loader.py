@@ -62,7 +62,9 @@ def load(candidate: Candidate) -> Loaded:
             manager = _check_hooks(objects)
             phase = "register"
             specs = _Registration(record).run(manager)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code: whatever it raises is its record's
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a stranger's code: whatever it raises is its record's
         elapsed = record.import_ms or _ms_since(started)
         return Loaded(replace(record, status="failed", phase=phase, error=explain(error), import_ms=elapsed))
     return Loaded(record, tuple(objects), specs)

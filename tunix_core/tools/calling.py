@@ -182,9 +182,9 @@ async def _one_async(item: _Ready | str, timeout_s: float) -> tuple[bool, str]:
             return True, to_text(await item.run())
     except TimeoutError as error:
         return False, _timeout_text(timeout_s) if limit.expired() else error_text(error)
-    except SandboxError:  # not what the policy did: the episode can't go on
+    except (SandboxError, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):  # not what the policy did
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool's error is an observation
+    except BaseException as error:  # noqa: BLE001 - a tool's error is an observation, SystemExit or a panic in Rust too
         return False, error_text(error)
 
 

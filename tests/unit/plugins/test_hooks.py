@@ -39,6 +39,20 @@ def test_an_observer_that_raises_is_reported_once_and_counted_and_the_others_hea
     assert "RuntimeError: deaf (at" in reported.message
 
 
+PANICS = "class Panic(BaseException): ...\n"
+
+
+@pytest.mark.parametrize("error", ["SystemExit(0)", "Panic('as in Rust')"])
+def test_neither_an_observer_nor_a_decision_ends_the_program(tmp_path: Path, error: str) -> None:
+    raises = f"@hookimpl\ndef tunix_weights_published(): raise {error}\n"
+    decides = f"@hookimpl\ndef tunix_resolve_image(): raise {error}\n"
+    hooks = load_files(tmp_path, wild=PANICS + raises + decides).hooks
+    hooks.notify("tunix_weights_published", ctx=None, version=1)
+    assert hooks.failures() == {("wild", "tunix_weights_published"): 1}
+    with pytest.raises(RuntimeError, match=rf"{error.partition('(')[0]}: .*wild.py"):
+        hooks.decide("tunix_resolve_image", image="x", platform="y")
+
+
 def test_a_hook_nobody_implements_is_silent(tmp_path: Path) -> None:
     hooks = load_files(tmp_path, first=HEARS).hooks
     hooks.notify("tunix_checkpoint_saved", ctx=None, path=None)

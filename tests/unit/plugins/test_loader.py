@@ -98,6 +98,7 @@ def test_two_files_of_one_stem_are_both_left_out(tmp_path: Path) -> None:
         ("@hookimpl(wrapper=True)\ndef tunix_step(ctx): yield", "validate", "hook wrappers are not supported"),
         ("import nothing_of_this_name", "import", "ModuleNotFoundError: No module named 'nothing_of_this_name' (at"),
         ("raise SystemExit(3)", "import", "SystemExit: 3 (at"),
+        ("class Panic(BaseException): ...\nraise Panic('as in Rust')", "import", "Panic: as in Rust (at"),
         ("def f(:", "import", "SyntaxError"),
         ("@hookimpl\ndef tunix_register_rewards(register): 1 / 0", "register", "ZeroDivisionError"),
         (rewards("RewardSpec('x', 'm:a')", "RewardSpec('my_rewards/x', 'm:b')"), "register", "is registered twice"),

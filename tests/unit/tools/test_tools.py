@@ -217,6 +217,20 @@ def test_a_lost_sandbox_is_no_observation(is_async: bool) -> None:
         asyncio.run(_await(call_tools(tools, [ToolCall("look")])))
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_tool_that_would_end_the_program_is_an_observation(is_async: bool) -> None:
+    class Panic(BaseException):
+        """As PyO3 raises for a panic in Rust."""
+
+    def panics() -> None:
+        raise Panic("in Rust")
+
+    async def panics_later() -> None:
+        panics()
+
+    assert "Panic: in Rust" in answer(panics_later if is_async else panics, {})
+
+
 def test_a_tool_error_says_only_its_message() -> None:
     def refuse() -> None:
         raise ToolError("not today")
