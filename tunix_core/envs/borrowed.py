@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
 from tunix_core.contracts import Sandbox, Sandboxes, SandboxRequest
 from tunix_core.errors import SandboxError
+
+log = logging.getLogger(__name__)
+CLOSE_S = 180.0  # longer than an engine of containers under load may take to answer
 
 
 class Borrowed:
@@ -41,9 +45,18 @@ class Borrowed:
         return next((sandbox for sandbox in self._opened if not sandbox.closed), None)
 
     async def aclose(self) -> None:
-        """Closes what the episode opened; the provider goes on."""
+        """Closes what the episode opened; the provider goes on.
+
+        Raises nothing, and returns within CLOSE_S: what can't be closed, or not in time, is logged and its provider's.
+        """
         self._ended = True
-        await asyncio.gather(*(sandbox.close() for sandbox in self._opened))
+        closings = [asyncio.ensure_future(sandbox.close()) for sandbox in self._opened]
+        done, late = await asyncio.wait(closings, timeout=CLOSE_S) if closings else ((), ())
+        for closing in done:
+            if (error := closing.exception()) is not None:
+                log.warning("a sandbox could not be closed and is left to its provider: %s", error)
+        if late:
+            log.warning("%d sandboxes were not closed within %g s and are left to their provider", len(late), CLOSE_S)
 
     async def identify(self, image: str) -> str:
         return await self._provider.identify(image)

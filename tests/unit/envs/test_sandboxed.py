@@ -83,6 +83,32 @@ def test_what_an_episode_opened_is_closed_with_it(fails: str) -> None:
     assert [sandbox.closed for sandbox in sandboxes.opened] == [True, True]
 
 
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+def test_a_sandbox_that_can_not_be_closed_holds_up_no_episode(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tunix_core.envs.borrowed.CLOSE_S", 0.05)
+    sandboxes = FakeSandboxes()
+
+    async def main() -> None:
+        async def close() -> None:
+            if how == "raises":
+                raise OSError("no engine")
+            await asyncio.Event().wait()
+
+        envs = opener(Sandboxed, sandboxes)
+        handle = await envs.open(TASK)
+        await handle.reset(0)
+        sandboxes.opened[0].close = close  # type: ignore[method-assign]
+        await handle.close()
+        assert (envs.statistics()["closed"], envs.statistics()["open"]) == (1, 0)
+        await envs.aclose()
+
+    asyncio.run(main())
+    assert sandboxes.opened[1].closed
+    assert {"raises": "no engine", "hangs": "1 sandboxes were not closed within 0.05 s"}[how] in caplog.text
+
+
 class Slow(FakeSandboxes):
     async def open(self, request: SandboxRequest) -> Any:
         await asyncio.sleep(0.05)
