@@ -8,14 +8,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tunix_core.rewards import abandoned_threads
-from tunix_core.rollout import Suite
 from tunix_core.run.pipeline import Taken
 from tunix_core.scheduler import Scheduler
-from tunix_core.tools import abandoned_calls
 from tunix_core.types import Group, Trajectory, staleness
-
-GIVEN_UP = ("abandoned_threads", "uncancelled_calls", "close_timeouts")
 
 
 class StepMetrics:
@@ -119,16 +114,6 @@ def _of_suite(suite: str, taken: Taken, ended: Sequence[Trajectory]) -> dict[str
         found["turns"] = sum(t.turns for t in ended) / len(ended)
         found["sampled_tokens"] = sum(t.sampled_tokens for t in ended) / len(ended)
     return found
-
-
-def given_up(suites: Mapping[str, Suite]) -> dict[str, float]:
-    """Calls that were given up and hang: of tools and rewards in this process, and of each suite's environments,
-    with the closings that took too long since the run began."""
-    row = {"abandoned/tools": float(abandoned_calls()), "abandoned/rewards": float(abandoned_threads())}
-    for name, suite in suites.items():
-        told = suite.opener.statistics()
-        row |= {f"suite/{name}/{what}": told[what] for what in GIVEN_UP}
-    return row
 
 
 def staleness_histogram(groups: Sequence[Group], trained_at: int) -> dict[str, float]:

@@ -21,10 +21,11 @@ from tunix_core.run.build import Bench, algorithms, connect, make_curriculum
 from tunix_core.run.devices import adapters_of, arranged, layout_of, make_meshes, reference_of
 from tunix_core.run.engines import fit, open_engine
 from tunix_core.run.evaluation import engine_needs
+from tunix_core.run.given_up import given_up
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.loop import calm_collector
-from tunix_core.run.metrics import StepMetrics, given_up, told_by
+from tunix_core.run.metrics import StepMetrics, told_by
 from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken

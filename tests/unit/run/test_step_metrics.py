@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tunix_core.run.metrics import given_up, told_by
+from tunix_core.run.metrics import told_by
 from tunix_core.run.pipeline import Taken
 from tunix_core.types import Failure, Group, SampleId, Score, Task, TokenSpan, Trajectory
 
@@ -53,18 +52,3 @@ def test_the_share_without_a_score_is_of_the_episodes_that_ended() -> None:
     found = told(Taken(), ended)
     assert found["suite/s/none_share"] == pytest.approx(1 / 3)
     assert (found["suite/s/episodes"], found["suite/s/latency_s"], found["suite/s/turns"]) == (3, 1.0, 2)
-
-
-def test_what_was_given_up_and_hangs_is_told() -> None:
-    class Opener:
-        def statistics(self) -> dict[str, float]:
-            return {"opened": 9.0, "abandoned_threads": 2.0, "uncancelled_calls": 1.0, "close_timeouts": 3.0}
-
-    suites: Any = {"s": SimpleNamespace(opener=Opener())}
-    assert given_up(suites) == {
-        "abandoned/tools": 0.0,
-        "abandoned/rewards": 0.0,
-        "suite/s/abandoned_threads": 2.0,
-        "suite/s/uncancelled_calls": 1.0,
-        "suite/s/close_timeouts": 3.0,
-    }
