@@ -23,7 +23,7 @@ from tunix_core.models import fetched, open_policy, save_huggingface
 
 MODEL = "smollm2-135m"
 SLOTS = (1, 8, 32, 64)
-ROUNDS = {1: 3, 8: 3, 32: 4, 64: 2}
+ROUNDS = {1: 2, 8: 2, 32: 3, 64: 2}
 HERE = Path(__file__).parent
 PEERS = Path(os.environ.get("BENCH_PEERS") or ".venv-peers")
 OUT = Path("bench-out/engine.json")
