@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 WIDE_PREFILL = 128  # prompt tokens about which a prefill of several rows computes at once
 POOL_SHARE = 2  # tokens the prefix cache can hold, per token the slots can hold
-FIRST_PIECE = 128  # positions at least; each further piece of the cache doubles what there is, for each is compiled
+FIRST_PIECE = 64  # positions at least; each further piece of the cache doubles what there is, for each is compiled
 
 
 def make_engine(
@@ -169,14 +169,13 @@ class SlotEngine:
 
         requests, tokens_sampled, prefill_tokens (computed), cached_tokens (not computed, thanks to the prefix cache),
         decode_calls, decode_s (from a call to its tokens), prefill_calls: since the start, summed over workers.
-        decoding: mean share of slots that decode, over decode calls. slots_busy (share), queued, prefix_blocks,
-        programs (compiled), version (the oldest that a worker samples with): now.
+        decoding: mean share of slots that decode, over decode calls. slots_busy (share), queued (beyond the slots),
+        prefix_blocks, programs (compiled), version (the oldest that a worker samples with): now.
         """
         workers = self._workers
         if not workers:
             return self._last
-        found = merged([worker.statistics() for worker in workers])
-        return found | {"queued": found["queued"] + len(self._queue)}
+        return merged([worker.statistics() for worker in workers]) | {"queued": float(self._queue.waiting)}
 
     def _submit(self, job: Job) -> None:
         with self._wake:

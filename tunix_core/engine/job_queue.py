@@ -43,13 +43,15 @@ class JobQueue:
         self._open = [0] * workers  # jobs that each worker serves or will
         self._sent: OrderedDict[Key, int] = OrderedDict()  # the workers that have a block, as bits; oldest first
 
-    def __len__(self) -> int:
-        """Jobs that wait."""
-        return sum(map(len, self._lines))
+    @property
+    def waiting(self) -> int:
+        """Jobs that their worker has no slot for."""
+        return sum(max(0, jobs - self._slots) for jobs in self._open)
 
     def trail(self, tokens: np.ndarray, known: Sequence[Key] = ()) -> list[Key]:
-        """The keys of int32 [T] tokens by which their way is remembered; `known` are the first ones."""
-        return keys_of(tokens, self._chunk, b"", known)
+        """The keys of int32 [T] tokens by which their way is remembered; `known` are the first ones. None for a worker
+        without others: hashing is most of what a choice costs."""
+        return keys_of(tokens, self._chunk, b"", known) if self.workers > 1 else []
 
     def put(self, job: Job) -> None:
         """Puts the job in the line of the worker that serves it best."""

@@ -107,7 +107,6 @@ class Worker:
         return {
             **self.counters,
             "slots_busy": self._slots.busy / self._sizes.slots,
-            "queued": float(len(self._back) + sum(map(len, list(self._behind.values())))),
             "prefix_blocks": float(len(self._prefix)),
             "programs": float(self._programs.count),
             "version": float(self._version),
