@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 WIDE_PREFILL = 128  # prompt tokens about which a prefill of several rows computes at once
 POOL_SHARE = 2  # tokens the prefix cache can hold, per token the slots can hold
-FIRST_PIECE = 64  # positions at least; each further piece of the cache doubles what there is, for each is compiled
+FIRST_PIECE = 64, 128  # positions, at least and at most; few pieces, for each is compiled
 
 
 def make_engine(
@@ -298,8 +298,10 @@ def sizes_of(config: EngineConfig, max_positions: int, *, deterministic: bool) -
 
 
 def pieces_of(length: int, chunk: int) -> tuple[int, ...]:
-    """How `length` positions, a multiple of `chunk`, lie: a first piece, and then each as long as all before it."""
-    pieces = [min(length, -(-FIRST_PIECE // chunk) * chunk)]
+    """How `length` positions, a multiple of `chunk`, lie: half of them, within the bounds of FIRST_PIECE, and then each
+    piece as long as all before it."""
+    least, most = FIRST_PIECE
+    pieces = [min(length, -(-min(most, max(least, length // 2)) // chunk) * chunk)]
     while (there := sum(pieces)) < length:
         pieces.append(min(there, length - there))
     return tuple(pieces)
