@@ -23,7 +23,7 @@ from tunix_core.models import fetched, open_policy, save_huggingface
 
 MODEL = "smollm2-135m"
 SLOTS = (1, 8, 32, 64)
-ROUNDS = {1: 3, 8: 3, 32: 4, 64: 2}
+ROUNDS = {1: 2, 8: 2, 32: 3, 64: 2}
 HERE = Path(__file__).parent
 PEERS = Path(os.environ.get("BENCH_PEERS") or ".venv-peers")
 OUT = Path("bench-out/engine.json")
@@ -73,6 +73,7 @@ def episodes() -> dict[str, Any]:
         "warm_s": median(seconds for run in ours for seconds in run["warm_s"]),
         "compile_s": median(run["compile_s"] for run in ours),
         "programs": ours[0]["programs"],
+        "workers": ours[0]["workers"],
         "prefill_ratio": median(run["prefill_tokens"] / run["new_tokens"] for run in ours),
         "tunix_cold_s": cold["seconds"][0] if cold else None,
         "tunix_warm_s": median(warm["seconds"][1:]) if warm else None,
@@ -93,7 +94,8 @@ def _google_tunix(how: str, passes: int) -> dict[str, Any] | None:
 
 
 def episodes_lines(found: dict[str, Any]) -> str:
-    lines = ["", f"64 three-turn episodes, a million weights; {found['programs']:.0f} programs"]
+    setting = f"{found['programs']:.0f} programs, {found['workers']} workers"
+    lines = ["", f"64 three-turn episodes, a million weights; {setting}"]
     for how in ("cold", "warm"):
         own, other = found[f"{how}_s"], found[f"tunix_{how}_s"]
         beside = f", google-tunix {64 / other:.2f}: {other / own:.1f}x" if other else ""

@@ -23,7 +23,7 @@ from tunix_core.engine import SlotEngine, make_engine
 from tunix_core.engine.sampling import Settings, draw
 from tunix_core.weights import WeightStore
 
-PROMPT, NEW, STEPS = 64, 16, 8
+PROMPT, NEW, STEPS = 64, 48, 8  # 48 tokens follow one look-up of the prompt's prefix
 SAMPLED = {
     "sampled": Sampling(temperature=1.0),
     "greedy": Sampling(temperature=0.0),

@@ -2,7 +2,8 @@
 
 Prints one line of JSON: seconds of the first pass, from building the engine to the last episode, and of the
 following ones; prompt tokens computed and new; tokens sampled. Weights are in memory and nothing is compiled
-before the first pass; no compilation cache is kept.
+before the first pass; no compilation cache is kept. The engine has a worker for each core, two at most: a step of so
+small a model uses one core.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import time
 from typing import Any
 
@@ -41,7 +43,8 @@ MODEL = DecoderConfig(
     tie_embeddings=True,
     qk_norm=True,
 )
-ENGINE = EngineConfig(slots=64, max_context=256, prefill_chunk=16, decode_steps=8)
+WORKERS = min(2, os.cpu_count() or 1)
+ENGINE = EngineConfig(slots=64, workers=WORKERS, max_context=256, prefill_chunk=16, decode_steps=8)
 
 
 class Letters(BaseTaskEnv):
@@ -115,6 +118,7 @@ async def measure(passes: int) -> dict[str, Any]:
         "cold_s": seconds[0],
         "warm_s": seconds[1:],
         "programs": found["programs"],
+        "workers": WORKERS,
         "tokens": sum(episode.sampled_tokens for episode in played),
         "new_tokens": sum(map(new_tokens, played)),
         "prefill_tokens": found["prefill_tokens"] / (1 + passes),

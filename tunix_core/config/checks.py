@@ -25,6 +25,7 @@ _AT_LEAST_ONE = (
     "scheduler.failure_window",
     "scheduler.no_signal_steps",
     "engine.slots",
+    "engine.workers",
     "engine.max_context",
     "engine.prefill_chunk",
     "engine.decode_steps",
@@ -64,6 +65,7 @@ def problems(config: RunConfig) -> Iterator[Problem]:
         )
     yield from _lora_problems(config.trainer.lora)
     yield from _mesh_problems(config)
+    yield from _worker_problems(config)
     if config.eval.every_steps and not config.eval.n:
         yield ("eval", "every_steps"), "eval.every_steps needs eval.n, the held-out tasks of each suite; set it too"
     if not config.suites:
@@ -114,6 +116,21 @@ def _lora_problems(lora: LoraConfig | None) -> Iterator[Problem]:
         yield ("trainer", "lora", "alpha"), f"trainer.lora.alpha must be above 0, and is {lora.alpha}"
     if not lora.targets:
         yield ("trainer", "lora", "targets"), 'trainer.lora.targets must name "attention", "mlp" or both'
+
+
+def _worker_problems(config: RunConfig) -> Iterator[Problem]:
+    slots, workers, devices = config.engine.slots, config.engine.workers, config.mesh.engine.devices
+    if workers > 1 and slots % workers:
+        yield (
+            ("engine", "workers"),
+            f"engine.slots ({slots}) must be a multiple of engine.workers ({workers}), which share them out",
+        )
+    if workers > 1 and devices > 1:
+        yield (
+            ("engine", "workers"),
+            f"engine.workers is {workers}, and mesh.engine has {devices} devices, all of which one step uses; "
+            "set engine.workers = 1",
+        )
 
 
 def _mesh_problems(config: RunConfig) -> Iterator[Problem]:

@@ -154,6 +154,7 @@ class EngineConfig:
     id: str = "engines/slots"  # which engine; `tunix hub list engines` lists them
     options: Mapping[str, Any] = field(default_factory=dict)  # the engine's own
     slots: int = 32  # conversations decoded at once
+    workers: int = 1  # decode loops side by side, each with its share of the slots
     max_context: int = 512  # prompt and sampled tokens of one conversation
     prefill_chunk: int = 32  # prompt tokens read at once
     decode_steps: int = 4  # fused on device between two looks at the queue

@@ -1,6 +1,6 @@
-"""The engine as others see it: async requests in front of a thread that owns the device.
+"""The engine as others see it: async requests in front of threads that own the device.
 
-Does not know how requests are batched; see `worker`.
+Does not know how requests are batched, nor which thread serves one; see `worker` and `job_queue`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from jax.sharding import Mesh
 
 from tunix_core.config import EngineConfig
 from tunix_core.contracts import Completion, GenerateRequest, Policy, WeightSource
+from tunix_core.engine.job_queue import JobQueue
 from tunix_core.engine.layout import Layout
+from tunix_core.engine.parameters import Parameters
 from tunix_core.engine.requests import Job, check_request
-from tunix_core.engine.steps import Progress, Sizes
-from tunix_core.engine.worker import Worker
+from tunix_core.engine.steps import Progress, Sizes, cache_shapes, compile_programs, pool_shapes
+from tunix_core.engine.worker import Worker, merged
 from tunix_core.errors import ConfigError, EngineError
 from tunix_core.models.weights import heads_together
 from tunix_core.profiling import span
@@ -30,7 +33,7 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 WIDE_PREFILL = 128  # prompt tokens about which a prefill of several rows computes at once
 POOL_SHARE = 2  # tokens the prefix cache can hold, per token the slots can hold
-FIRST_PIECE = 128  # positions at least; each further piece of the cache doubles what there is, for each is compiled
+FIRST_PIECE = 64, 128  # positions, at least and at most; few pieces, for each is compiled
 
 
 def make_engine(
@@ -54,7 +57,7 @@ def make_engine(
         on_progress: called in the engine's thread after each compilation with (program, done, total).
 
     Raises:
-        ConfigError: a size that can't be, naming it.
+        ConfigError: a size that can't be, naming it; several workers on several devices.
     """
     return SlotEngine(policy, weights, config, deterministic=deterministic, mesh=mesh, on_progress=on_progress)
 
@@ -62,8 +65,9 @@ def make_engine(
 class SlotEngine:
     """Continuous batching over slots (contracts.Engine), for callers on one event loop.
 
-    At most `config.queue_size` requests wait for a slot; further callers of `generate` wait to get in. A failure in
-    the engine's thread fails all of them, and every later one, with an EngineError that has the cause.
+    Workers, each in a thread with slots and a prefix cache of its own, share parameters and compiled programs. At most
+    `config.queue_size` requests wait for a slot; further callers of `generate` wait to get in. A failure in one of the
+    threads ends all, and fails all requests and every later one with an EngineError that has the cause.
     """
 
     gives_logprobs = True
@@ -80,21 +84,26 @@ class SlotEngine:
     ) -> None:
         self.max_context = config.max_context
         together = {} if mesh is None else heads_together(policy.model)  # type: ignore[arg-type]
-        self._layout = Layout(mesh, together, slots=config.slots)
+        self._sizes = sizes_of(config, policy.model.max_positions, deterministic=deterministic)
+        self._layout = Layout(mesh, together, slots=self._sizes.slots, workers=config.workers)
         self._recompute = config.weight_update == "recompute"
         self._policy, self._weights, self._deterministic = policy, weights, deterministic
-        self._sizes = sizes_of(config, policy.model.max_positions, deterministic=deterministic)
         self._on_progress = on_progress
         self._room = asyncio.Semaphore(config.slots + config.queue_size)
         self._wake = threading.Condition()
-        self._inbox: list[Job] = []  # this, `_open`, `_closing` and `_ended` are guarded by `_wake`
+        self._queue = JobQueue(  # this, `_open`, `_closing` and `_ended` are guarded by `_wake`
+            workers=config.workers,
+            slots=self._sizes.slots,
+            chunk=self._sizes.chunk,
+            blocks=config.workers * self._sizes.blocks,
+        )
         self._open: set[Job] = set()
         self._closing = False
         self._ended: EngineError | None = None
         self._started: Future[None] = Future()
         self._thread: threading.Thread | None = None
-        self._worker: Worker | None = None
-        self._last: Mapping[str, float] = {}  # statistics, once the worker and its device memory are gone
+        self._workers: list[Worker] = []
+        self._last: Mapping[str, float] = {}  # statistics, once the workers and their device memory are gone
         self._born = time.monotonic()
 
     async def start(self) -> None:
@@ -119,14 +128,18 @@ class SlotEngine:
         async with self._room:
             loop = asyncio.get_running_loop()
             prefix = np.ascontiguousarray(request.prompt[:-1], np.int32)
-            job = Job(request, loop, loop.create_future(), prefix)
+            job = Job(request, loop, loop.create_future(), prefix, self._queue.trail(prefix))
             self._submit(job)
             try:
-                return await job.future
+                completion = await job.future
+                with self._wake:
+                    self._queue.served(job, completion)
+                return completion
             finally:
                 job.cancelled = True  # a job that is answered holds no slot: this frees one that isn't
                 with self._wake:
                     self._open.discard(job)
+                    self._queue.end(job)
 
     async def generate_many(self, request: GenerateRequest, seeds: Sequence[int]) -> list[Completion]:
         """A sample for each seed of the request, which is prefilled once for all of them; `request.seed` is not used.
@@ -141,10 +154,10 @@ class SlotEngine:
                 task.cancel()
 
     async def aclose(self) -> None:
-        """Ends the thread, within CLOSE_TIMEOUT_S; requests that still wait fail with EngineError."""
+        """Ends the threads, within CLOSE_TIMEOUT_S; requests that still wait fail with EngineError."""
         with self._wake:
             self._closing = True
-            self._wake.notify()
+            self._wake.notify_all()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
             if self._thread.is_alive():
@@ -155,12 +168,14 @@ class SlotEngine:
         """Numbers for reports.
 
         requests, tokens_sampled, prefill_tokens (computed), cached_tokens (not computed, thanks to the prefix cache),
-        decode_calls, decode_s (from a call to its tokens), prefill_calls: since the start. decoding: mean share of
-        slots that decode, over decode calls. slots_busy (share), queued, prefix_blocks, programs (compiled), version:
-        now.
+        decode_calls, decode_s (from a call to its tokens), prefill_calls: since the start, summed over workers.
+        decoding: mean share of slots that decode, over decode calls. slots_busy (share), queued (beyond the slots),
+        prefix_blocks, programs (compiled), version (the oldest that a worker samples with): now.
         """
-        worker = self._worker
-        return self._last if worker is None else worker.statistics()
+        workers = self._workers
+        if not workers:
+            return self._last
+        return merged([worker.statistics() for worker in workers]) | {"queued": float(self._queue.waiting)}
 
     def _submit(self, job: Job) -> None:
         with self._wake:
@@ -169,46 +184,78 @@ class SlotEngine:
             if self._thread is None:
                 raise EngineError("the engine was asked before it was started; await start() first")
             self._open.add(job)
-            self._inbox.append(job)
-            self._wake.notify()
+            self._queue.put(job)
+            self._wake.notify_all()
 
-    # ---- in the engine's thread --------------------------------------------------------------------
+    # ---- in the engine's threads -------------------------------------------------------------------
     def _run(self) -> None:
+        """Makes the workers, serves as the first of them, and outlives the others."""
         try:
-            self._worker = Worker(
-                self._policy,
-                self._weights,
-                self._sizes,
+            workers = self._workers = self._make_workers()
+            self._started.set_result(None)
+        except Exception as error:  # the thread's edge: whatever it is, nobody may wait for ever
+            log.error("the engine failed", exc_info=error)
+            return self._end(_caused(error))
+        others = [
+            threading.Thread(target=self._serve, args=(worker,), name=f"tunix-engine-{worker.index}", daemon=True)
+            for worker in workers[1:]
+        ]
+        for thread in others:
+            thread.start()
+        self._serve(workers[0])
+        for thread in others:
+            thread.join()
+        self._last, self._workers = self.statistics(), []
+
+    def _make_workers(self) -> list[Worker]:
+        model, sizes, layout = self._policy.model, self._sizes, self._layout
+        parameters = Parameters(self._weights, layout)
+        programs = compile_programs(model, parameters.newest.params, sizes, layout, self._report)
+        zeros = layout.zeros((layout.cache(cache_shapes(model, sizes)), layout.pool(pool_shapes(model, sizes))))
+        return [
+            Worker(
+                index,
+                parameters,
+                programs,
+                sizes,
+                zeros(),
+                take=partial(self._take, index),
+                decode_text=self._policy.tokenizer.decode,
                 max_context=self.max_context,
                 deterministic=self._deterministic,
                 recompute=self._recompute,
-                layout=self._layout,
-                progress=self._report,
             )
-            self._started.set_result(None)
-            while self._take_jobs(self._worker):
-                with span("engine.round"):
-                    self._worker.round()
-        except Exception as error:  # the thread's edge: whatever it is, nobody may wait for ever
+            for index in range(self._queue.workers)
+        ]
+
+    def _serve(self, worker: Worker) -> None:
+        try:
+            while self._goes_on(worker):
+                with span("engine.round", worker=worker.index):
+                    worker.round()
+        except Exception as error:  # the thread's edge, as above
             log.error("the engine failed", exc_info=error)
             self._end(_caused(error))
         else:
             self._end(EngineError("the engine was closed"))
-        finally:
-            self._last, self._worker = self.statistics(), None
 
-    def _take_jobs(self, worker: Worker) -> bool:
-        """Brings new jobs to the worker, waiting for some while it is idle; False when closing."""
+    def _goes_on(self, worker: Worker) -> bool:
+        """Waits while the worker has nothing to do; False when the engine ends."""
         with self._wake:
-            self._wake.wait_for(lambda: self._closing or self._inbox or not worker.idle)
-            worker.add(self._inbox)
-            self._inbox = []
-            return not self._closing
+            self._wake.wait_for(
+                lambda: self._closing or self._ended or not worker.idle or self._queue.has(worker.index)
+            )
+            return not (self._closing or self._ended)
+
+    def _take(self, worker: int) -> Job | None:
+        with self._wake:
+            return self._queue.take(worker)
 
     def _end(self, error: EngineError) -> None:
-        """Fails every open request and all later ones; the first reason stands."""
+        """Fails every open request and all later ones, and ends every thread; the first reason stands."""
         with self._wake:
             self._ended = self._ended or error
+            self._wake.notify_all()
             left, self._open = self._open, set()
         for job in left:
             job.fail(_again(self._ended))
@@ -222,31 +269,39 @@ class SlotEngine:
 
 
 def sizes_of(config: EngineConfig, max_positions: int, *, deterministic: bool) -> Sizes:
-    """The static shapes a config asks for. Raises ConfigError naming a size that can't be."""
-    for name in ("slots", "prefill_chunk", "decode_steps", "queue_size"):
+    """The static shapes a config asks for, of each worker. Raises ConfigError naming a size that can't be."""
+    for name in ("slots", "workers", "prefill_chunk", "decode_steps", "queue_size"):
         if getattr(config, name) < 1:
             raise ConfigError(f"engine.{name} is {getattr(config, name)}; expected at least 1")
+    if config.slots % config.workers:
+        raise ConfigError(
+            f"engine.slots is {config.slots}, which engine.workers of {config.workers} doesn't divide; "
+            "choose a multiple of it"
+        )
     if not 2 <= config.max_context <= max_positions:
         raise ConfigError(
             f"engine.max_context is {config.max_context}; expected 2 to {max_positions}, the positions the model has"
         )
+    slots = config.slots // config.workers
     chunk = min(config.prefill_chunk, config.max_context)
     length = -(-config.max_context // chunk) * chunk
     # One row count when deterministic: another one may round differently.
     rows = (4,) if deterministic else (1, max(4, WIDE_PREFILL // chunk))
     return Sizes(
-        slots=config.slots,
+        slots=slots,
         pieces=pieces_of(length, chunk),
         chunk=chunk,
-        rows=tuple(sorted({min(r, config.slots) for r in rows})),
+        rows=tuple(sorted({min(r, slots) for r in rows})),
         steps=config.decode_steps,
-        blocks=POOL_SHARE * config.slots * length // chunk,
+        blocks=POOL_SHARE * slots * length // chunk,
     )
 
 
 def pieces_of(length: int, chunk: int) -> tuple[int, ...]:
-    """How `length` positions, a multiple of `chunk`, lie: a first piece, and then each as long as all before it."""
-    pieces = [min(length, -(-FIRST_PIECE // chunk) * chunk)]
+    """How `length` positions, a multiple of `chunk`, lie: half of them, within the bounds of FIRST_PIECE, and then each
+    piece as long as all before it."""
+    least, most = FIRST_PIECE
+    pieces = [min(length, -(-min(most, max(least, length // 2)) // chunk) * chunk)]
     while (there := sum(pieces)) < length:
         pieces.append(min(there, length - there))
     return tuple(pieces)

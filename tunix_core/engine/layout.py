@@ -27,12 +27,19 @@ class Layout:
         mesh: None: the first device.
         together: as `models.sharding` takes it.
         slots: requests decoded together.
+        workers: threads that run programs there.
 
     Raises:
-        ConfigError: the mesh can't share out the slots evenly.
+        ConfigError: the mesh can't share out the slots evenly, or it has several devices for several workers:
+            programs that speak across devices must start everywhere in one order.
     """
 
-    def __init__(self, mesh: Mesh | None, together: Mapping[str, int], *, slots: int) -> None:
+    def __init__(self, mesh: Mesh | None, together: Mapping[str, int], *, slots: int, workers: int = 1) -> None:
+        if mesh is not None and mesh.size > 1 < workers:
+            raise ConfigError(
+                f"engine.workers is {workers} on a mesh of {mesh.size} devices, all of which one step uses; "
+                "set engine.workers = 1"
+            )
         data = 1 if mesh is None else mesh.shape.get("data", 1)
         if slots % data:
             raise ConfigError(
@@ -75,11 +82,11 @@ class Layout:
         """The parameters on their devices; those that lie there already are not copied."""
         return jax.device_put(params, self._of_params(params))
 
-    def zeros(self, shapes: Cache) -> Cache:
-        """A cache or pool of zeros as `cache` or `pool` described it."""
+    def zeros(self, shapes: Any) -> Callable[[], Any]:
+        """Makes zeros as `cache` and `pool` described them; compiled at its first call."""
         where = jax.tree.map(lambda leaf: leaf.sharding, shapes)
         make = lambda: jax.tree.map(lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), shapes)  # noqa: E731
-        return jax.jit(make, out_shardings=where)()
+        return jax.jit(make, out_shardings=where)
 
     def _of_params(self, params: Params) -> Shardings:
         if self._mesh is None:

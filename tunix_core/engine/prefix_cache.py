@@ -41,6 +41,15 @@ class Match:
     missing: Key | None
 
 
+def keys_of(tokens: np.ndarray, chunk: int, root: bytes, known: Sequence[Key] = ()) -> list[Key]:
+    """A key for each block of int32 [T] tokens, the last one perhaps partial; `known` are its first ones."""
+    keys = list(known)
+    for start in range(len(keys) * chunk, len(tokens), chunk):
+        parent = keys[-1] if keys else root
+        keys.append(blake2b(parent + tokens[start : start + chunk].tobytes(), digest_size=16).digest())
+    return keys
+
+
 class PrefixCache:
     """An index over a pool of blocks, evicting what was used longest ago.
 
@@ -68,12 +77,8 @@ class PrefixCache:
         self._free = list(range(self.blocks))
 
     def keys(self, tokens: np.ndarray, known: Sequence[Key] = ()) -> list[Key]:
-        """A key for each block of int32 [T] tokens, the last one perhaps partial; `known` are its first ones."""
-        keys = list(known)
-        for start in range(len(keys) * self.chunk, len(tokens), self.chunk):
-            parent = keys[-1] if keys else self._root
-            keys.append(blake2b(parent + tokens[start : start + self.chunk].tobytes(), digest_size=16).digest())
-        return keys
+        """`keys_of` the tokens, for this version."""
+        return keys_of(tokens, self.chunk, self._root, known)
 
     def match(self, tokens: np.ndarray, keys: Sequence[Key]) -> Match:
         """The longest prefix of int32 [T] tokens that is there; `keys` are theirs. Counts as a use."""

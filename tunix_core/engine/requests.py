@@ -21,7 +21,9 @@ class Job:
 
     Attributes:
         prefix: int32 [T - 1], the prompt without its last token, which decoding reads.
+        trail: keys of the prefix that hold for any version, by which it is told where the job is best served.
         keys: the prefix's cache keys, for policy version `keys_version`.
+        worker: which one serves it.
         cancelled: set on the event loop; the worker frees what the job holds.
     """
 
@@ -29,8 +31,10 @@ class Job:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Completion]
     prefix: np.ndarray
+    trail: list[Key]
     keys: list[Key] = field(default_factory=list)
     keys_version: int | None = None
+    worker: int = 0
     cancelled: bool = False
 
     def fail(self, error: Exception) -> None:

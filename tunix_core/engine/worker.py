@@ -1,98 +1,92 @@
 """One round after another: takes jobs in, fills their prefixes, decodes, hands completions out.
 
-Owns the device's state. Runs in one thread and never waits for anything but the device; does not know
-threads, event loops' waits, or how jobs got here.
+Owns a cache and a pool on the device. Runs in one thread and never waits for anything but the device; does not know
+threads, event loops' waits, how jobs got here, or of other workers.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
-import jax
 import numpy as np
 
-from tunix_core.contracts import Cache, Completion, Params, Policy, WeightSource
-from tunix_core.engine.layout import Layout
+from tunix_core.contracts import Cache, Completion
+from tunix_core.engine.parameters import Parameters
 from tunix_core.engine.prefix_cache import Key, PrefixCache
 from tunix_core.engine.requests import Job, answer
-from tunix_core.engine.slots import SlotTable
-from tunix_core.engine.steps import Compiled, Progress, Sizes, cache_shapes, compile_programs, pool_shapes
-from tunix_core.errors import EngineError
+from tunix_core.engine.slots import Decode, SlotTable
+from tunix_core.engine.steps import Compiled, Programs, Sizes
 from tunix_core.profiling import note, span
 
 # Prompt tokens computed between two decode calls, per token that such a call computes: while most slots decode, and
 # while most of them wait to.
 FILL_SHARE, FILL_SHARE_WHEN_STARVED = 1, 4
 Move = tuple[int, int, int]
+COUNTERS = (
+    "requests",
+    "tokens_sampled",
+    "prefill_tokens",
+    "cached_tokens",
+    "decode_calls",
+    "decode_s",
+    "prefill_calls",
+    "decoding",
+)
 
 
 class Worker:
-    """The engine without its thread. Compiles every program when made.
+    """The engine without its thread.
 
     Args:
+        index: which of the engine's workers this is.
+        state: its cache, in pieces, and its pool, of zeros and its own.
+        take: gives the next job for a free slot, or None.
+        decode_text: gives the text of token ids.
         deterministic: whether what a request gets must not depend, to the bit, on the others; then prefixes are
             computed in chunks at multiples of the chunk, and only what was computed so is shared.
         recompute: whether new weights compute again what slots hold of their requests, rather than go on from what
             the weights before them computed.
-        layout: where everything lies.
-        progress: called after each compilation with (program, done, total).
+
+    Attributes:
+        counters: since the start, of COUNTERS; `decoding` is the share of slots that decode, summed over calls.
     """
 
     def __init__(
         self,
-        policy: Policy,
-        source: WeightSource,
+        index: int,
+        parameters: Parameters,
+        programs: Programs,
         sizes: Sizes,
+        state: tuple[tuple[Cache, ...], Cache],
         *,
+        take: Callable[[], Job | None],
+        decode_text: Decode,
         max_context: int,
         deterministic: bool,
         recompute: bool,
-        layout: Layout,
-        progress: Progress,
     ) -> None:
-        self._sizes, self._source = sizes, source
+        self.index, self._parameters, self._programs, self._sizes = index, parameters, programs, sizes
         self._deterministic, self._recompute = deterministic, recompute
-        self._decode_text = policy.tokenizer.decode
-        self._layout, model = layout, policy.model
-        self._version, params = source.latest()
-        self._params = layout.place_params(params)
-        self._signature = _signature(self._params)
-        self._programs = compile_programs(model, self._params, sizes, layout, progress)
-        self._cache: tuple[Cache, ...] = layout.zeros(layout.cache(cache_shapes(model, sizes)))
-        self._pool: Cache = layout.zeros(layout.pool(pool_shapes(model, sizes)))
+        self._take, self._decode_text = take, decode_text
+        self._version, self._params = parameters.newest
+        self._cache, self._pool = state
         self._slots = SlotTable(sizes, max_context)
         self._slotwise = self._slots.slotwise()
         self._prefix = PrefixCache(sizes.blocks, sizes.chunk, aligned=deterministic, version=self._version)
-        self._waiting: deque[Job] = deque()
+        self._back: deque[Job] = deque()  # jobs that were behind a block that has come
         self._since = [0.0] * sizes.slots  # when each slot was taken, of `perf_counter`
         self._coming: dict[Key, int] = {}  # blocks being computed, and by which slot
         self._behind: dict[Key, list[Job]] = {}  # jobs that wait for such a block rather than compute it again
         self._done: list[tuple[Job, Completion]] = []
-        self.counters = dict.fromkeys(
-            (
-                "requests",
-                "tokens_sampled",
-                "prefill_tokens",
-                "cached_tokens",
-                "decode_calls",
-                "decode_s",
-                "prefill_calls",
-                "decoding",
-            ),
-            0.0,
-        )
+        self.counters = dict.fromkeys(COUNTERS, 0.0)
 
     @property
     def idle(self) -> bool:
-        """True when a round would have nothing to do."""
-        return not (self._waiting or self._behind or self._done or self._slots.busy)
-
-    def add(self, jobs: Iterable[Job]) -> None:
-        """Takes jobs in, in order."""
-        self._waiting.extend(jobs)
+        """True when a round would have nothing to do but take new jobs."""
+        return not (self._back or self._behind or self._done or self._slots.busy)
 
     def round(self) -> None:
         """One look at everything, and at most one decode call."""
@@ -110,12 +104,9 @@ class Worker:
 
     def statistics(self) -> dict[str, float]:
         """Counters since the start, and what is true now. May be called from any thread."""
-        calls = self.counters["decode_calls"]
         return {
             **self.counters,
-            "decoding": self.counters["decoding"] / (calls * self._sizes.slots) if calls else 0.0,
             "slots_busy": self._slots.busy / self._sizes.slots,
-            "queued": float(len(self._waiting) + sum(map(len, list(self._behind.values())))),
             "prefix_blocks": float(len(self._prefix)),
             "programs": float(self._programs.count),
             "version": float(self._version),
@@ -125,10 +116,7 @@ class Worker:
     def _admit(self) -> None:
         """Gives free slots to waiting jobs, with what the prefix cache has of their prefixes."""
         moves: list[Move] = []
-        while self._waiting and self._slots.has_free:
-            job = self._waiting.popleft()
-            if job.cancelled:
-                continue
+        while self._slots.has_free and (job := self._next()):
             if job.keys_version != self._version:
                 job.keys, job.keys_version = self._prefix.keys(job.prefix), self._version
             match = self._prefix.match(job.prefix, job.keys)
@@ -145,6 +133,12 @@ class Worker:
                     self._coming.setdefault(key, slot)
         self._cache = self._copy(self._programs.load, self._cache, self._pool, moves)
 
+    def _next(self) -> Job | None:
+        while job := self._back.popleft() if self._back else self._take():
+            if not job.cancelled:
+                return job
+        return None
+
     def _drop_cancelled(self) -> None:
         for slot, job in enumerate(self._slots.jobs):
             if job is not None and job.cancelled:
@@ -158,15 +152,10 @@ class Worker:
 
     def _take_weights(self) -> None:
         """The newest weights, for every request from here on."""
-        version, params = self._source.latest()
+        version, params = self._parameters.latest()
         if version == self._version:
             return
-        self._version, self._params = version, self._layout.place_params(params)
-        if _signature(self._params) != self._signature:
-            raise EngineError(
-                f"the weights of version {version} have another structure, shape or dtype than those the engine "
-                "was started with; publish parameters of the same model"
-            )
+        self._version, self._params = version, params
         self._prefix.clear(version)
         self._come(list(self._coming))
         self._slots.outdate(all_of_it=self._recompute)
@@ -213,7 +202,7 @@ class Worker:
         self.counters["decode_s"] += perf_counter() - started
         finished, kept = table.advance(drawn, self._version, self._decode_text)
         self.counters["decode_calls"] += 1
-        self.counters["decoding"] += float(decoding)
+        self.counters["decoding"] += float(decoding) / self._sizes.slots
         self.counters["tokens_sampled"] += kept
         self.counters["requests"] += len(finished)
         if not self._deterministic:  # what decoding wrote differs from a prefill's by rounding
@@ -226,7 +215,8 @@ class Worker:
 
     def _release(self, slot: int) -> None:
         table = self._slots
-        note("engine.slot", perf_counter() - self._since[slot], slot=slot, tokens=int(table.length[slot]))
+        number = self.index * self._sizes.slots + slot
+        note("engine.slot", perf_counter() - self._since[slot], slot=number, tokens=int(table.length[slot]))
         table.release(slot)
 
     # ---- the prefix cache --------------------------------------------------------------------------
@@ -255,7 +245,7 @@ class Worker:
         """These blocks are there, or will never be: whoever waited for them is looked at again, first."""
         for key in keys:
             del self._coming[key]
-            self._waiting.extendleft(reversed(self._behind.pop(key, [])))
+            self._back.extendleft(reversed(self._behind.pop(key, [])))
 
     def _copy(self, program: Compiled, into: Any, source: Any, moves: list[Move]) -> Any:
         """Runs the moves, each (slot, start, block), by pieces of the cache, a page of them at a time."""
@@ -270,7 +260,9 @@ class Worker:
         return into
 
 
-def _signature(params: Params) -> Any:
-    """Equal for parameters that the compiled programs take alike."""
-    leaves, structure = jax.tree.flatten(params)
-    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+def merged(each: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The statistics of all workers as one engine's: sums, but means of shares, and the oldest version."""
+    total = {name: sum(one[name] for one in each) for name in each[0]}
+    total["decoding"] /= max(1.0, total["decode_calls"])
+    total["slots_busy"] /= len(each)
+    return total | {"programs": each[0]["programs"], "version": min(one["version"] for one in each)}

@@ -175,6 +175,8 @@ class _Lanes:
             return self._lane((tags.get("suite", "suites"), SIDE_BY_SIDE[span.name]), span)
         if span.parent in self._of:
             return self._of[span.parent]
+        if room == "engine" and tags.get("worker"):  # the others beside the first
+            return ROOMS[room], f"worker {tags['worker']}"
         return ("waits", span.name) if room == "wait" else (ROOMS.get(room, room),)
 
     def _lane(self, family: Key, span: SpanRecord) -> Key:

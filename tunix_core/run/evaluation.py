@@ -134,8 +134,8 @@ def engine_needs(policy: Policy, config: EngineConfig, shared: Params) -> dict[s
     sizes = sizes_of(config, policy.model.max_positions, deterministic=True)
     caches = jax.eval_shape(
         lambda: (
-            policy.model.init_cache(sizes.slots, sizes.length),
-            policy.model.init_cache(sizes.blocks, sizes.chunk),
+            policy.model.init_cache(config.workers * sizes.slots, sizes.length),
+            policy.model.init_cache(config.workers * sizes.blocks, sizes.chunk),
         )
     )
     own = {_buffer(leaf) for leaf in jax.tree.leaves(shared)}

@@ -66,7 +66,7 @@ class HeldOut:
         policy, self._policy = self._policy, replace(self._policy, params={})  # the first weights may go
         if not self._config.eval.every_steps or self._config.eval.mode != "beside":
             return 0
-        sizes = replace(fit(self._config.engine, policy), slots=self._config.eval.slots)
+        sizes = replace(fit(self._config.engine, policy), slots=self._config.eval.slots, workers=1)
         self._store = WeightStore(0, policy.params)
         engine = open_engine(sizes, policy, self._store, self._hub, deterministic=True, training=False, mesh=self._mesh)
         self._engine = engine

@@ -106,6 +106,12 @@ def test_overrides_reach_a_suite_whose_name_has_dots() -> None:
         ("[engine]\nslots = 0", "slots = 0", r"engine.slots must be at least 1, and is 0"),
         ("[engine]\nslots = true", "slots = true", r"engine.slots must be a whole number, and is true"),
         ("[engine]\nslots = 4.0", "slots = 4.0", r"engine.slots must be a whole number, and is the number 4.0"),
+        ("[engine]\nworkers = 5", "workers = 5", r"engine.slots \(32\) must be a multiple of engine.workers \(5\)"),
+        (
+            "[engine]\nworkers = 2\n[mesh.engine]\ntensor = 2",
+            "workers = 2",
+            r"workers is 2, and mesh.engine has 2 devices",
+        ),
         ("[scheduler]\n# why\nmode = 'inflight'", "mode = 'inflight'", r"one of 'in_flight', .*mean 'in_flight'"),
         ("[scheduler]\nmax_failure_share = 2", "max_failure_share = 2", r"must be in \(0, 1\], and is 2.0"),
         ("weight = false", "weight = false", r"weight must be a number, and is false"),

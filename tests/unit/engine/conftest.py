@@ -174,8 +174,8 @@ def compiled_once() -> Iterator[None]:
         return known[id(model), sizes]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tunix_core.engine.engine.FIRST_PIECE", 24)  # so that caches here lie in several, too
-        patch.setattr("tunix_core.engine.worker.compile_programs", compile_once)
+        patch.setattr("tunix_core.engine.engine.FIRST_PIECE", (24, 24))  # so that caches here lie in several, too
+        patch.setattr("tunix_core.engine.engine.compile_programs", compile_once)
         yield
 
 

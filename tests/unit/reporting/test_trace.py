@@ -26,12 +26,15 @@ def trace(tmp_path: Path) -> Trace:
                 with span("env.step", turn=0), span("episode", suite="lake", group=3, sample=1, attempt=0):
                     pass
             note("queue", 1e-5, suite="lake", group=3)
+        for worker in range(2):
+            with span("engine.round", worker=worker), span("engine.decode", version=1):
+                pass
         with span("trainer.accumulate", step=2, suite="lake", group=3):
             pass
         log.close()
     rows = [{"step": 2, "until_s": 1e9, "tokens_per_s": 12.5}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-    assert write_trace(tmp_path, tmp_path / "out") == 8
+    assert write_trace(tmp_path, tmp_path / "out") == 12
     found = Trace()
     found.ParseFromString((tmp_path / "out").read_bytes())
     return found
@@ -57,7 +60,11 @@ def test_there_is_a_track_for_each_suite_room_and_slot(trace: Trace) -> None:
     names = tracks(trace)
     where = sorted((names[event.track_uuid], event.name) for event in slices(trace))
     assert where == [
+        ("engine", "engine.decode"),
+        ("engine", "engine.round"),
         ("engine slots/slot 5", "engine.slot"),
+        ("engine/worker 1", "engine.decode"),
+        ("engine/worker 1", "engine.round"),
         ("lake/episodes/0", "engine.generate"),
         ("lake/episodes/0", "env.step"),
         ("lake/episodes/0", "episode"),
