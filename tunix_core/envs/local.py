@@ -16,11 +16,10 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
-from tunix_core.envs.base import BaseTaskEnv
+from tunix_core.envs.base import BaseTaskEnv, is_awaitable
 from tunix_core.envs.drive import advance, begin
-from tunix_core.envs.waiting import Tally, bounded, wait_for_thread
+from tunix_core.envs.waiting import Limit, Limits, Tally, bounded, wait_for_thread
 from tunix_core.errors import EnvError
-from tunix_core.specs import Timeouts
 from tunix_core.tools.threads import Lane
 from tunix_core.types import Message, Opening, StepResult
 
@@ -102,8 +101,8 @@ class LocalCell:
         make: builds the environment; may block.
     """
 
-    def __init__(self, make: Callable[[], BaseTaskEnv], lanes: Lanes, timeouts: Timeouts, tally: Tally) -> None:
-        self._make, self._lanes, self._timeouts, self._tally = make, lanes, timeouts, tally
+    def __init__(self, make: Callable[[], BaseTaskEnv], lanes: Lanes, limits: Limits, tally: Tally) -> None:
+        self._make, self._lanes, self._limits, self._tally = make, lanes, limits, tally
         self._lane: Lane | None = None
         self._in_lane: Future[Any] | None = None  # the lane's newest call
         self._env: BaseTaskEnv | None = None
@@ -111,31 +110,30 @@ class LocalCell:
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        await self._call(self._build, False, self._timeouts.reset_s, "env.open (timeouts.reset_s)")
+        await self._call(self._build, False, self._limits.reset, "env.open")
         if self._env is not None and _is_async(type(self._env)):
             self._release()
 
     async def reset(self, seed: int) -> Opening:
         env = self._opened()
         on_loop = _on_loop(type(env), "reset", "_initial_observation")
-        return await self._call(
-            lambda: begin(env, seed), on_loop, self._timeouts.reset_s, "env.reset (timeouts.reset_s)"
-        )
+        return await self._call(partial(begin, env, seed), on_loop, self._limits.reset, "env.reset")
 
     async def step(self, action: Message) -> StepResult:
         env = self._opened()
         on_loop = _on_loop(type(env), "step", "_step_impl")
-        return await self._call(
-            lambda: advance(env, action), on_loop, self._timeouts.step_s, "env.step (timeouts.step_s)"
-        )
+        return await self._call(partial(advance, env, action), on_loop, self._limits.step, "env.step")
+
+    @property
+    def holds_nothing(self) -> bool:
+        return self._lane is None and (self._env is None or not _closes_itself(type(self._env)))
 
     async def close(self) -> None:
         """Closes the environment: at once, or in its thread when the call that hangs there returns."""
         if self._lane is not None:
             await self._close_in_lane(self._lane)
-        elif self._env is not None and _closes_itself(type(self._env)):
-            what = "env.close (timeouts.close_s)"
-            await self._call(self._env.close, True, self._timeouts.close_s, what)
+        elif self._env is not None and not self.holds_nothing:
+            await self._call(self._env.close, True, self._limits.close, "env.close")
 
     def _build(self) -> None:
         self._env = self._make()
@@ -145,28 +143,17 @@ class LocalCell:
             raise EnvError("the environment is not open")
         return self._env
 
-    async def _call(self, call: Callable[[], Any], on_loop: bool, limit_s: float, what: str) -> Any:
+    async def _call(self, call: Callable[[], Any], on_loop: bool, limit: Limit, what: str) -> Any:
         """Makes a call on the event loop or in the lane, and awaits what it gives if that is awaitable."""
         if not on_loop:
             await self._lanes.enter()
             call = partial(asyncio.wrap_future, self._submit(call))
-        work = self._loop.create_task(self._work(call))
+        work = self._loop.create_task(_contained(call))
         try:
-            return await bounded(work, limit_s, what, self._tally)
+            return await bounded(work, limit, what, self._tally)
         except EnvError as error:
             self._timed_out |= error.kind == "env_timeout"
             raise
-
-    async def _work(self, call: Callable[[], Any]) -> Any:
-        try:
-            value = call()
-            while inspect.isawaitable(value):  # what a thread gives may itself be one
-                value = await value
-            return value
-        except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # an environment may not end the trainer: SystemExit, a panic in Rust
-            raise EnvError(f"{type(error).__name__}: {error}") from error
 
     def _submit(self, call: Callable[[], Any]) -> Future[Any]:
         self._lane = self._lane or self._lanes.lease()
@@ -182,14 +169,14 @@ class LocalCell:
     async def _close_in_lane(self, lane: Lane) -> None:
         hangs = self._timed_out and self._in_lane is not None and not self._in_lane.done()
         closing = lane.submit(self._close_here)
-        if await wait_for_thread(closing, 0 if hangs else self._timeouts.close_s):
+        if await wait_for_thread(closing, 0 if hangs else self._limits.close.seconds):
             self._release()
             closing.result()
             return
         self._abandon(lane, closing)
         if not hangs:
             raise EnvError(
-                f"env.close (timeouts.close_s) took longer than {self._timeouts.close_s:g} s", kind="env_timeout"
+                f"env.close (timeouts.close_s) took longer than {self._limits.close.seconds:g} s", kind="env_timeout"
             )
 
     def _close_here(self) -> None:
@@ -200,7 +187,7 @@ class LocalCell:
         if self._loop.is_closed():
             asyncio.run(_awaited(value))
         else:
-            asyncio.run_coroutine_threadsafe(_awaited(value), self._loop).result(self._timeouts.close_s)
+            asyncio.run_coroutine_threadsafe(_awaited(value), self._loop).result(self._limits.close.seconds)
 
     def _abandon(self, lane: Lane, closing: Future[Any]) -> None:
         tally = self._tally
@@ -210,6 +197,18 @@ class LocalCell:
         self._lanes.abandoned()
         lane.end()
         log.warning("a call of %s did not return; its thread is left behind until it does", type(self._env).__name__)
+
+
+async def _contained(call: Callable[[], Any]) -> Any:
+    try:
+        value = call()
+        while is_awaitable(value):  # what a thread gives may itself be one
+            value = await value
+        return value
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # an environment may not end the trainer: SystemExit, a panic in Rust
+        raise EnvError(f"{type(error).__name__}: {error}") from error
 
 
 async def _awaited(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,8 +24,14 @@ from tunix_core.contracts import (
 from tunix_core.errors import EnvError, EpisodeError, ModelError, ToolError, boundary, failure_of
 from tunix_core.profiling import span
 from tunix_core.rollout.conversation import Conversation
+from tunix_core.rollout.limits import Timer
 from tunix_core.specs import Timeouts
 from tunix_core.types import Failure, Message, Score, StepResult, Trajectory, derive_seed
+
+OPENING, RESETTING, STEPPING = (boundary(f"env.{name}", EnvError) for name in ("open", "reset", "step"))
+GENERATING = boundary("engine.generate", ModelError)
+CHAT_OPEN, CHAT_EXTEND = boundary("chat.open", ModelError), boundary("chat.extend", ModelError)
+REVIEWING = boundary("tunix_review_tool_call", ToolError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Suite:
 class _State:
     """What an episode has come to so far; turned into a Trajectory once."""
 
+    timer: Timer = field(default_factory=Timer)
     conversation: Conversation | None = None
     rewards: list[float] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +80,7 @@ async def _run(request: RolloutRequest, suite: Suite) -> Trajectory:
     state, started, env = _State(), perf_counter(), None
     suite.hooks.notify("tunix_episode_start", ctx=context, task=request.task)
     try:
-        with span("env.open"), boundary("env.open", EnvError):
+        with span("env.open"), OPENING:
             env = await suite.opener.open(request.task)
         await _play_until_deadline(request, suite, env, state, context)
         score = await _score(request, suite, state, env)
@@ -83,6 +89,7 @@ async def _run(request: RolloutRequest, suite: Suite) -> Trajectory:
         state.stop_reason = state.failure.kind
         score = Score(None, failure=state.failure)
     finally:
+        state.timer.stop()
         if env is not None:
             with span("env.close"):
                 await env.close()
@@ -97,9 +104,8 @@ async def _run(request: RolloutRequest, suite: Suite) -> Trajectory:
 async def _play_until_deadline(
     request: RolloutRequest, suite: Suite, env: EnvHandle, state: _State, context: Context
 ) -> None:
-    deadline = asyncio.timeout(suite.timeouts.episode_s)
     try:
-        async with deadline:
+        with state.timer.limit(suite.timeouts.episode_s):
             await _play(request, suite, env, state, context)
     except TimeoutError:
         if state.conversation is None or not state.conversation.sampled_tokens:
@@ -109,22 +115,24 @@ async def _play_until_deadline(
 
 
 async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _State, context: Context) -> None:
-    with span("env.reset"), boundary("env.reset", EnvError), _Timed(state, "env"):
+    with span("env.reset"), RESETTING, _Timed(state, "env"):
         opening = await env.reset(request.seed)
     state.info.update(opening.info)
-    with boundary("chat.open", ModelError):
+    with CHAT_OPEN:
         talk = state.conversation = Conversation(suite.chat, opening.messages, opening.tools)
+    limit = state.timer.limit(suite.timeouts.model_s)
     while talk.turn < request.max_turns:
-        budget = _budget(request, talk)
         if len(talk.tokens) >= suite.engine.max_context:
             state.stop_reason = "context"
             return
-        with span("engine.generate", turn=talk.turn), boundary("engine.generate", ModelError):
-            with _Timed(state, "engine"):
-                completion = await _generate(request, suite, talk, budget)
+        with span("engine.generate", turn=talk.turn), GENERATING:
+            wanted = _wanted(request, suite, talk)
+            with limit, _Timed(state, "engine"):
+                completion = await suite.engine.generate(wanted)
             action = talk.hear(completion)
-        with boundary("tunix_review_tool_call", ToolError):
-            action = _reviewed(action, suite.hooks, context)
+        if action.tool_calls:
+            with REVIEWING:
+                action = _reviewed(action, suite.hooks, context)
         result = await _step(suite, env, state, action, talk.turn, context)
         if result.done:
             _end(state, result)
@@ -133,28 +141,26 @@ async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _S
         if cut:
             state.stop_reason = cut
             return
-        with boundary("chat.extend", ModelError):
+        with CHAT_EXTEND:
             talk.say(result.observation)
 
 
-async def _generate(request: RolloutRequest, suite: Suite, talk: Conversation, budget: int) -> Completion:
+def _wanted(request: RolloutRequest, suite: Suite, talk: Conversation) -> GenerateRequest:
     name = request.id
-    wanted = GenerateRequest(
+    return GenerateRequest(
         prompt=talk.tokens,
         sampling=request.sampling,
         seed=derive_seed(request.run_seed, name.suite, name.group, name.sample, name.attempt, talk.branch),
-        max_tokens=budget,
+        max_tokens=_budget(request, talk),
         stop_tokens=suite.chat.stop_tokens,
         stop_texts=suite.stop_texts,
     )
-    async with asyncio.timeout(suite.timeouts.model_s):
-        return await suite.engine.generate(wanted)
 
 
 async def _step(
     suite: Suite, env: EnvHandle, state: _State, action: Message, turn: int, context: Context
 ) -> StepResult:
-    with span("env.step", turn=turn), boundary("env.step", EnvError), _Timed(state, "env"):
+    with span("env.step", turn=turn), STEPPING, _Timed(state, "env"):
         result = await env.step(action)
     state.rewards.append(float(result.reward))
     state.info.update(result.info)
@@ -164,8 +170,6 @@ async def _step(
 
 def _reviewed(action: Message, hooks: Hooks, context: Context) -> Message:
     """The action with every call refused that a plugin gives a reason against; the policy is told the reason."""
-    if not action.tool_calls:
-        return action
     answers = [hooks.decide("tunix_review_tool_call", ctx=context, call=call) for call in action.tool_calls]
     calls = [
         replace(call, error=call.error or f"refused: {answer}") if isinstance(answer, str) else call
