@@ -12,12 +12,13 @@ import inspect
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
 from tunix_core.envs.base import BaseTaskEnv, is_awaitable
+from tunix_core.envs.building import Builder
 from tunix_core.envs.drive import advance, begin
+from tunix_core.envs.lanes import Lanes
 from tunix_core.envs.waiting import Limit, Limits, Tally, bounded, wait_for_thread
 from tunix_core.errors import EnvError
 from tunix_core.tools.threads import Lane
@@ -26,83 +27,23 @@ from tunix_core.types import Message, Opening, StepResult
 log = logging.getLogger(__name__)
 
 
-class Lanes:
-    """Threads for blocking environments, reused from one episode to the next.
-
-    Args:
-        calls: made at a time, at most; those that never return included.
-        tally: of the threads left behind.
-    """
-
-    def __init__(self, name: str, calls: int, tally: Tally) -> None:
-        self._name, self._calls, self._tally = name, calls, tally
-        self._places = asyncio.Semaphore(calls)
-        self._all_hang = False
-        self._idle: list[Lane] = []
-        self.made = 0
-
-    async def enter(self) -> None:
-        """Takes a place among the calls that are made.
-
-        Raises:
-            EnvError: every one of them hangs.
-        """
-        await self._places.acquire()
-        if self._all_hang:
-            self._places.release()  # so that the next who waits is told
-            raise EnvError(
-                f"{self._calls} calls of {self._name} hang in their threads, and max_abandoned allows no more. "
-                "Its next episodes run in processes, unless it needs sandboxes."
-            )
-
-    def leave_after(self, call: Future[Any]) -> None:
-        """Gives the place back when `call` returns, if ever."""
-        loop = asyncio.get_running_loop()
-
-        def returned(_: Future[Any]) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._left)
-
-        call.add_done_callback(returned)
-
-    def abandoned(self) -> None:
-        """One more thread is left behind."""
-        if len(self._tally.abandoned) >= self._calls and not self._all_hang:
-            self._all_hang = True
-            self._places.release()
-
-    def _left(self) -> None:
-        if self._all_hang:
-            self._all_hang = False  # the place that told so is this one
-        else:
-            self._places.release()
-
-    def lease(self) -> Lane:
-        if self._idle:
-            return self._idle.pop()
-        self.made += 1
-        return Lane(f"tunix-env-{self._name}-{self.made}")
-
-    def give_back(self, lane: Lane) -> None:
-        self._idle.append(lane)
-
-    def end(self) -> None:
-        """Ends the idle threads."""
-        while self._idle:
-            lane = self._idle.pop()
-            lane.end()
-            lane.join(1.0)
-
-
 class LocalCell:
     """Holds one environment in this process.
 
     Args:
         make: builds the environment; may block.
+        builder: has it built, where its calls need no thread; None: it is built in the thread of its calls.
     """
 
-    def __init__(self, make: Callable[[], BaseTaskEnv], lanes: Lanes, limits: Limits, tally: Tally) -> None:
-        self._make, self._lanes, self._limits, self._tally = make, lanes, limits, tally
+    def __init__(
+        self,
+        make: Callable[[], BaseTaskEnv],
+        lanes: Lanes,
+        limits: Limits,
+        tally: Tally,
+        builder: Builder | None = None,
+    ) -> None:
+        self._make, self._lanes, self._limits, self._tally, self._builder = make, lanes, limits, tally, builder
         self._lane: Lane | None = None
         self._in_lane: Future[Any] | None = None  # the lane's newest call
         self._env: BaseTaskEnv | None = None
@@ -110,8 +51,11 @@ class LocalCell:
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
+        if self._builder is not None:
+            await self._built_by(self._builder)
+            return
         await self._call(self._build, False, self._limits.reset, "env.open")
-        if self._env is not None and _is_async(type(self._env)):
+        if self._env is not None and is_async(type(self._env)):
             self._release()
 
     async def reset(self, seed: int) -> Opening:
@@ -134,6 +78,17 @@ class LocalCell:
             await self._close_in_lane(self._lane)
         elif self._env is not None and not self.holds_nothing:
             await self._call(self._env.close, True, self._limits.close, "env.close")
+
+    async def _built_by(self, builder: Builder) -> None:
+        job = builder.begin(self._build)
+        try:
+            await bounded(job.done, self._limits.reset, "env.open", self._tally)
+        except EnvError as error:
+            self._timed_out = error.kind == "env_timeout"
+            raise
+        finally:
+            if job.done.cancelled():
+                self._lane = builder.give_up(job)
 
     def _build(self) -> None:
         self._env = self._make()
@@ -167,7 +122,7 @@ class LocalCell:
             self._lane = None
 
     async def _close_in_lane(self, lane: Lane) -> None:
-        hangs = self._timed_out and self._in_lane is not None and not self._in_lane.done()
+        hangs = self._timed_out and (self._in_lane is None or not self._in_lane.done())
         closing = lane.submit(self._close_here)
         if await wait_for_thread(closing, 0 if hangs else self._limits.close.seconds):
             self._release()
@@ -231,6 +186,7 @@ def _closes_itself(cls: type[BaseTaskEnv]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _is_async(cls: type[BaseTaskEnv]) -> bool:
+def is_async(cls: type[BaseTaskEnv]) -> bool:
+    """Whether all its calls are made on the event loop."""
     methods = (("reset", "_initial_observation"), ("step", "_step_impl"), ("close", "_close"))
     return all(_on_loop(cls, method, template) for method, template in methods)

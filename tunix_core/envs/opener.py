@@ -11,8 +11,10 @@ from typing import Any, Protocol
 from tunix_core.contracts import EnvOpener, Sandbox, Sandboxes
 from tunix_core.envs.base import BaseTaskEnv
 from tunix_core.envs.borrowed import Borrowed
+from tunix_core.envs.building import Builder
 from tunix_core.envs.drive import build, checked_env
-from tunix_core.envs.local import Lanes, LocalCell
+from tunix_core.envs.lanes import Lanes
+from tunix_core.envs.local import LocalCell, is_async
 from tunix_core.envs.process import ProcessCell, Recipe, Workers
 from tunix_core.envs.waiting import Limits, Tally, bounded
 from tunix_core.errors import EnvError, UsageError, boundary
@@ -173,6 +175,7 @@ class SuiteOpener:
         self._max_abandoned, self._options, self._max_steps, self._decide = max_abandoned, options, max_steps, decide
         self._tally = Tally()
         self._lanes = Lanes(spec.id, max(1, max_abandoned), self._tally)
+        self._builder = Builder(self._lanes) if issubclass(cls, BaseTaskEnv) and is_async(cls) else None
         self._workers = Workers()
         self._handles: set[Handle] = set()
 
@@ -198,6 +201,8 @@ class SuiteOpener:
     async def aclose(self) -> None:
         """Closes what is open, and ends the idle threads and the processes."""
         await asyncio.gather(*(handle.close() for handle in tuple(self._handles)))
+        if self._builder is not None:
+            await self._builder.aclose()
         self._lanes.end()
         self._limits.end()
         await self._workers.aclose()
@@ -241,7 +246,7 @@ class SuiteOpener:
             )
 
     def _local(self, make: Callable[[], BaseTaskEnv]) -> LocalCell:
-        return LocalCell(make, self._lanes, self._limits, self._tally)
+        return LocalCell(make, self._lanes, self._limits, self._tally, self._builder)
 
     def _equipped(self, env: BaseTaskEnv, borrowed: Borrowed | None) -> BaseTaskEnv:
         """The environment with what it may reach of the run."""
