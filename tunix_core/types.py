@@ -308,7 +308,7 @@ class Trajectory:
             yield _flatten([span for span in self.spans if span.branch == branch])
 
     def scored(self, score: Score) -> Trajectory:
-        return replace(self, score=score)
+        return self if score is self.score else replace(self, score=score)
 
 
 def _flatten(spans: Sequence[TokenSpan]) -> Row:

@@ -185,7 +185,7 @@ def readable(trajectory: Trajectory) -> dict[str, Any]:
         if failure
         else None,
         "turns": trajectory.turns,
-        "tokens": sum(map(len, trajectory.spans)),
+        "tokens": sum([span.tokens.size for span in trajectory.spans]),
         "sampled_tokens": trajectory.sampled_tokens,
         "oldest_version": trajectory.oldest_version,
         "timing": {name: round(value, 4) for name, value in trajectory.timing.items()},

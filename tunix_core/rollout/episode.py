@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -24,7 +23,7 @@ from tunix_core.contracts import (
 from tunix_core.errors import EnvError, EpisodeError, ModelError, ToolError, boundary, failure_of
 from tunix_core.profiling import span
 from tunix_core.rollout.conversation import Conversation
-from tunix_core.rollout.limits import Timer
+from tunix_core.rollout.limits import Limit, Timer
 from tunix_core.specs import Timeouts
 from tunix_core.types import Failure, Message, Score, StepResult, Trajectory, derive_seed
 
@@ -115,8 +114,12 @@ async def _play_until_deadline(
 
 
 async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _State, context: Context) -> None:
-    with span("env.reset"), RESETTING, _Timed(state, "env"):
-        opening = await env.reset(request.seed)
+    started = perf_counter()
+    try:
+        with span("env.reset"), RESETTING:
+            opening = await env.reset(request.seed)
+    finally:
+        state.timing["env"] += perf_counter() - started
     state.info.update(opening.info)
     with CHAT_OPEN:
         talk = state.conversation = Conversation(suite.chat, opening.messages, opening.tools)
@@ -126,9 +129,7 @@ async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _S
             state.stop_reason = "context"
             return
         with span("engine.generate", turn=talk.turn), GENERATING:
-            wanted = _wanted(request, suite, talk)
-            with limit, _Timed(state, "engine"):
-                completion = await suite.engine.generate(wanted)
+            completion = await _generated(request, suite, talk, state, limit)
             action = talk.hear(completion)
         if action.tool_calls:
             with REVIEWING:
@@ -145,9 +146,11 @@ async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _S
             talk.say(result.observation)
 
 
-def _wanted(request: RolloutRequest, suite: Suite, talk: Conversation) -> GenerateRequest:
+async def _generated(
+    request: RolloutRequest, suite: Suite, talk: Conversation, state: _State, limit: Limit
+) -> Completion:
     name = request.id
-    return GenerateRequest(
+    wanted = GenerateRequest(
         prompt=talk.tokens,
         sampling=request.sampling,
         seed=derive_seed(request.run_seed, name.suite, name.group, name.sample, name.attempt, talk.branch),
@@ -155,13 +158,23 @@ def _wanted(request: RolloutRequest, suite: Suite, talk: Conversation) -> Genera
         stop_tokens=suite.chat.stop_tokens,
         stop_texts=suite.stop_texts,
     )
+    started = perf_counter()
+    try:
+        with limit:
+            return await suite.engine.generate(wanted)
+    finally:
+        state.timing["engine"] += perf_counter() - started
 
 
 async def _step(
     suite: Suite, env: EnvHandle, state: _State, action: Message, turn: int, context: Context
 ) -> StepResult:
-    with span("env.step", turn=turn), STEPPING, _Timed(state, "env"):
-        result = await env.step(action)
+    started = perf_counter()
+    try:
+        with span("env.step", turn=turn), STEPPING:
+            result = await env.step(action)
+    finally:
+        state.timing["env"] += perf_counter() - started
     state.rewards.append(float(result.reward))
     state.info.update(result.info)
     suite.hooks.notify("tunix_step", ctx=context, action=action, result=result)
@@ -204,13 +217,13 @@ def _end(state: _State, result: StepResult) -> None:
 async def _score(request: RolloutRequest, suite: Suite, state: _State, env: EnvHandle) -> Score:
     started = perf_counter()
     with span("reward"):
-        score = await suite.scorer.score(replace(_episode(request, state), sandbox=env.sandbox))
+        score = await suite.scorer.score(_episode(request, state, env))
     state.timing["reward"] = perf_counter() - started
     state.failure = score.failure
     return score
 
 
-def _episode(request: RolloutRequest, state: _State) -> Episode:
+def _episode(request: RolloutRequest, state: _State, env: EnvHandle) -> Episode:
     talk = state.conversation
     assert talk is not None  # scored only after `_play`
     sampled = talk.sampled_tokens
@@ -221,9 +234,10 @@ def _episode(request: RolloutRequest, state: _State) -> Episode:
         info=dict(state.info),
         status=state.status,  # type: ignore[arg-type]
         stop_reason=state.stop_reason,
-        prompt_tokens=sum(map(len, talk.spans)) - sampled,
+        prompt_tokens=sum([span.tokens.size for span in talk.spans]) - sampled,
         sampled_tokens=sampled,
         turns=talk.turn,
+        sandbox=env.sandbox,
     )
 
 
@@ -256,26 +270,17 @@ def _audited(trajectory: Trajectory, hooks: Hooks, context: Context) -> Trajecto
     return trajectory.scored(replace(trajectory.score, flags=(*trajectory.score.flags, *flags)))
 
 
-class _Timed:
-    """Adds the time inside to the episode's, under `name`."""
-
-    __slots__ = ("_name", "_started", "_state")
-
-    def __init__(self, state: _State, name: str) -> None:
-        self._state, self._name = state, name
-
-    def __enter__(self) -> None:
-        self._started = perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._state.timing[self._name] += perf_counter() - self._started
-
-
 def as_episode(trajectory: Trajectory) -> Episode:
     """A finished trajectory as rewards read it (its sandbox is closed)."""
     sampled = trajectory.sampled_tokens
-    fields: Mapping[str, Any] = {
-        name: getattr(trajectory, name)
-        for name in ("task", "messages", "step_rewards", "info", "status", "stop_reason", "turns")
-    }
-    return Episode(**fields, prompt_tokens=sum(map(len, trajectory.spans)) - sampled, sampled_tokens=sampled)
+    return Episode(
+        task=trajectory.task,
+        messages=trajectory.messages,
+        step_rewards=trajectory.step_rewards,
+        info=trajectory.info,
+        status=trajectory.status,
+        stop_reason=trajectory.stop_reason,
+        prompt_tokens=sum([span.tokens.size for span in trajectory.spans]) - sampled,
+        sampled_tokens=sampled,
+        turns=trajectory.turns,
+    )
