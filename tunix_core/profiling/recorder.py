@@ -59,12 +59,12 @@ class Recorder:
     def drain(self) -> list[SpanRecord]:
         """The spans finished since the last call, in the order they ended. A span still open comes later."""
         take = self.finished.popleft
-        return [_record(take(), 0) for _ in range(len(self.finished))]
+        return [_ended(take()) for _ in range(len(self.finished))]
 
     def open(self) -> list[SpanRecord]:
         """The spans that are open now, as if they ended now. Safe from any thread."""
         now, opened = perf_counter_ns(), list(self.opened)
-        return [_record(each, now) for each in opened if each.start_ns]
+        return [_going(each, now) for each in opened if each.start_ns]
 
     def counters(self) -> dict[str, float]:
         """Every counter's total so far."""
@@ -172,9 +172,12 @@ def recording(capacity: int = 65536) -> Iterator[Recorder]:
         _active = outer
 
 
-def _record(span: _Span, now_ns: int) -> SpanRecord:
-    parent = span.parent.id if span.parent is not None else 0
-    if now_ns:
-        return SpanRecord(span.id, parent, span.name, span.start_ns, max(now_ns, span.start_ns), span.tags, None)
-    error = span.error.__name__ if span.error is not None else None
-    return SpanRecord(span.id, parent, span.name, span.start_ns, span.end_ns, span.tags, error)
+def _ended(span: _Span) -> SpanRecord:
+    parent, error = span.parent, span.error
+    above, kind = 0 if parent is None else parent.id, None if error is None else error.__name__
+    return SpanRecord(span.id, above, span.name, span.start_ns, span.end_ns, span.tags, kind)
+
+
+def _going(span: _Span, now_ns: int) -> SpanRecord:
+    above = 0 if span.parent is None else span.parent.id
+    return SpanRecord(span.id, above, span.name, span.start_ns, max(now_ns, span.start_ns), span.tags, None)

@@ -25,6 +25,7 @@ from typing import Any, Self, TextIO
 from tunix_core.errors import CheckpointError, UsageError
 from tunix_core.types import Group, Message, Row, Trajectory
 
+BUFFER_BYTES = 1 << 18
 FLUSH_S = 0.25  # at least, between two writes of episodes: each is a call of the system
 NOT_FINITE = "not-finite"
 _line = json.JSONEncoder(default=str).encode
@@ -158,7 +159,7 @@ def _append_to(path: Path) -> TextIO:
             if file.read(1) != b"\n":
                 file.seek(0)
                 file.truncate(file.read().rfind(b"\n") + 1)
-    return path.open("a")
+    return path.open("a", BUFFER_BYTES)
 
 
 def _step(line: str) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
-# Thresholds of the garbage collector's generations; a look at so many young objects takes some 50 ms.
-YOUNG, MIDDLE, OLD = 200_000, 20, 20
+YOUNG = 5_000  # objects more than there were, after which the collector looks at the new ones: milliseconds
+NEVER = 2**31 - 1
+RARITY = 1_000  # a look at everything comes only after so many times as long as it takes
 
 
 def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
@@ -19,22 +20,43 @@ def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-@contextmanager
-def calm_collector() -> Iterator[None]:
-    """Lets the garbage collector look less often, and not at what is there already.
+class CalmCollector:
+    """Has the garbage collector look at each object once, while it is new; at all of them seldom.
 
-    Thousands of live episodes are looked through again and again otherwise, for the few cycles that
-    failures leave; that took a quarter of the loop's time.
+    Thousands of live episodes are looked through again and again otherwise, for the few cycles that failures leave:
+    a quarter of the loop's time, a second in one piece. Those cycles are of new objects, a traceback and its frames.
+
+    Args:
+        clock: seconds.
     """
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG, MIDDLE, OLD)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._looked_s, self._takes_s = clock, 0.0, 0.0
+
+    def __enter__(self) -> Self:
+        self._before = gc.get_threshold()
+        self._collect()
+        gc.set_threshold(YOUNG, NEVER, NEVER)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.set_threshold(*self._before)
         gc.unfreeze()
+
+    def look(self) -> bool:
+        """Looks at everything, unless the last look was not long ago for what it took; says whether it did."""
+        due = self._clock() - self._looked_s >= RARITY * self._takes_s
+        if due:
+            gc.unfreeze()
+            self._collect()
+        return due
+
+    def _collect(self) -> None:
+        started = self._clock()
+        gc.collect()
+        gc.freeze()
+        self._looked_s = self._clock()
+        self._takes_s = self._looked_s - started
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

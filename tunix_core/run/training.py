@@ -23,7 +23,7 @@ from tunix_core.run.engines import fit, open_engine
 from tunix_core.run.evaluation import engine_needs
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
-from tunix_core.run.loop import calm_collector
+from tunix_core.run.loop import CalmCollector
 from tunix_core.run.metrics import StepMetrics, told_by
 from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
@@ -78,7 +78,7 @@ class Training:
         self.interrupt = Interrupt()
         self.silent_steps = 0
         self._saved_metrics: Mapping[str, float] = {}
-        self._trainer_thread = TrainerThread()
+        self._trainer_thread, self._collector = TrainerThread(), CalmCollector()
 
     async def run(self, run_dir: RunDir, resume: bool) -> RunResult:
         """Opens the rooms, evaluates, trains, evaluates; closes everything whatever happens."""
@@ -225,7 +225,7 @@ class Training:
         stack.push_async_callback(self.pipeline.aclose)
         self.progress.say(f"run directory: {self.run_dir.path}")
         self._evaluate_beside()
-        with self.progress, self.interrupt, calm_collector():
+        with self.progress, self.interrupt, self._collector:
             try:
                 await self.stall.over(self._steps(first))
             except Stopped:
@@ -255,6 +255,7 @@ class Training:
             await self.held_out.settled()
         told = await asyncio.to_thread(told_by, step, taken, self.metrics.ended())
         self._report(step, taken, learned, told | await asyncio.to_thread(self.observed.row))
+        self._collector.look()
 
     async def _take(self, group: Group) -> None:
         self.stall.progress()
