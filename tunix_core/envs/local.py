@@ -103,9 +103,8 @@ class LocalCell:
         if not on_loop:
             await self._lanes.enter()
             call = partial(asyncio.wrap_future, self._submit(call))
-        work = self._loop.create_task(_contained(call))
         try:
-            return await bounded(work, limit, what, self._tally)
+            return await bounded(self._loop.create_task(_contained(call)), limit, what, self._tally)
         except EnvError as error:
             self._timed_out |= error.kind == "env_timeout"
             raise

@@ -178,5 +178,4 @@ class ProcessCell:
     async def _ask(self, worker: Worker | None, op: str, limit: Limit, **fields: Any) -> Any:
         if worker is None:
             raise EnvError("the environment is not open")
-        work = asyncio.ensure_future(worker.ask(op, **fields))
-        return await bounded(work, limit, f"env.{op}", self._tally)
+        return await bounded(asyncio.ensure_future(worker.ask(op, **fields)), limit, f"env.{op}", self._tally)

@@ -125,7 +125,10 @@ async def bounded(work: asyncio.Future[Any], limit: Limit, what: str, tally: Tal
         raise EnvError(f"{what} ({limit.option}) took longer than {limit.seconds:g} s", kind="env_timeout")
     if work.cancelled():
         raise EnvError(f"{what} ({limit.option}) cancelled itself")
-    return work.result()
+    try:
+        return work.result()
+    finally:
+        del work  # what it raised holds this frame
 
 
 async def _cancel(work: asyncio.Future[Any], tally: Tally) -> None:

@@ -88,7 +88,7 @@ async def _run(request: RolloutRequest, suite: Suite) -> Trajectory:
         state.stop_reason = state.failure.kind
         score = Score(None, failure=state.failure)
     finally:
-        state.timer.stop()
+        state.timer.close()
         if env is not None:
             with span("env.close"):
                 await env.close()

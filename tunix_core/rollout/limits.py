@@ -11,7 +11,7 @@ class Timer:
     """Wakes up for whichever of an episode's limits is due first.
 
     A timer for every call would cost more than most calls: this one is set once, and when it is due, it looks what
-    is due by then. To be made in the episode's task, and stopped there.
+    is due by then. To be made in the episode's task, and closed there.
     """
 
     def __init__(self) -> None:
@@ -31,16 +31,21 @@ class Timer:
     def set(self, due: float) -> None:
         """Will look then, at the latest."""
         if due < self._at:
-            self.stop()
+            self._unset()
             self._at, self._handle = due, self.loop.call_at(due, self._look)
 
-    def stop(self) -> None:
+    def close(self) -> None:
+        """Nothing is bounded any more, and nothing of the episode is held: its limits hold this timer."""
+        self._unset()
+        self._limits.clear()
+
+    def _unset(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
         self._handle, self._at = None, inf
 
     def _look(self) -> None:
-        self.stop()
+        self._unset()
         now = self.loop.time()
         for limit in self._limits:
             limit.look(now)

@@ -22,7 +22,7 @@ def test_a_limit_bounds_each_entry_anew() -> None:
         assert now() == 21.0
         with limit:
             await asyncio.sleep(4.0)
-        timer.stop()
+        timer.close()
         assert now() == 25.0
 
     run(main())
@@ -53,7 +53,7 @@ def test_the_inner_limit_leaves_the_outer_one_as_it_was() -> None:
             with pytest.raises(TimeoutError), inner:
                 await asyncio.sleep(2.0)
             await asyncio.sleep(50.0)
-        timer.stop()
+        timer.close()
 
     run(main())
 
@@ -73,12 +73,12 @@ def test_a_cancellation_from_elsewhere_stays_one() -> None:
     run(main())
 
 
-def test_a_stopped_timer_leaves_nothing_behind() -> None:
+def test_a_closed_timer_leaves_nothing_behind() -> None:
     async def main() -> float:
         timer = Timer()
         with timer.limit(50.0):
             await asyncio.sleep(1.0)
-        timer.stop()
+        timer.close()
         return asyncio.get_running_loop().time()
 
     assert run(main(), timeout_s=2.0) == 1.0
