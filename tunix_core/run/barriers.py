@@ -109,7 +109,8 @@ class Barriers:
         `open_spans` are to be taken at or after `until_ns`, and then everything that has finished is to be given to
         `watch`: in that order none can slip through in between, and one that is in both counts once.
         """
-        going = by_kind(open_spans)
+        # What still goes on ends where all of it ends: together that is one piece.
+        going = {kind: [(min(each)[0], max(end for _, end in each))] for kind, each in by_kind(open_spans).items()}
         with self._lock:
             every = {kind: [*self._ended.get(kind, ()), *going.get(kind, ())] for kind in {*self._ended, *going}}
             window_s, found = (until_ns - self._since_ns) / 1e9, shares(every, self._since_ns, until_ns)

@@ -24,7 +24,7 @@ from tunix_core.run.evaluation import engine_needs
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
 from tunix_core.run.loop import CalmCollector
-from tunix_core.run.metrics import StepMetrics, told_by
+from tunix_core.run.metrics import StepMetrics
 from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken
@@ -78,7 +78,7 @@ class Training:
         self.interrupt = Interrupt()
         self.silent_steps = 0
         self._saved_metrics: Mapping[str, float] = {}
-        self._trainer_thread, self._collector = TrainerThread(), CalmCollector()
+        self._trainer_thread = TrainerThread()
 
     async def run(self, run_dir: RunDir, resume: bool) -> RunResult:
         """Opens the rooms, evaluates, trains, evaluates; closes everything whatever happens."""
@@ -225,7 +225,7 @@ class Training:
         stack.push_async_callback(self.pipeline.aclose)
         self.progress.say(f"run directory: {self.run_dir.path}")
         self._evaluate_beside()
-        with self.progress, self.interrupt, self._collector:
+        with self.progress, self.interrupt, CalmCollector():
             try:
                 await self.stall.over(self._steps(first))
             except Stopped:
@@ -253,9 +253,8 @@ class Training:
         self.stall.progress()
         if step + 1 == self.config.steps:
             await self.held_out.settled()
-        told = await asyncio.to_thread(told_by, step, taken, self.metrics.ended())
-        self._report(step, taken, learned, told | await asyncio.to_thread(self.observed.row))
-        self._collector.look()
+        await self.metrics.groups(taken)
+        self._report(step, taken, learned, await asyncio.to_thread(self.observed.row))
 
     async def _take(self, group: Group) -> None:
         self.stall.progress()
@@ -299,8 +298,8 @@ class Training:
         self.metrics.episode(trajectory)
         self.run_dir.trajectory(trajectory)
 
-    def _report(self, step: int, taken: Taken, learned: Mapping[str, float], told: Mapping[str, float]) -> None:
-        row = self.metrics.row(step, learned, self.engine.statistics(), self.scheduler, told)
+    def _report(self, step: int, taken: Taken, learned: Mapping[str, float], observed: Mapping[str, float]) -> None:
+        row = self.metrics.row(step, learned, self.engine.statistics(), self.scheduler, observed)
         row |= self.held_out.row()
         self.run_dir.metrics(row)
         self.progress.step(row)

@@ -8,7 +8,8 @@ import weakref
 
 import pytest
 
-from tunix_core.run.loop import RARITY, CalmCollector, run_on_loop
+from tunix_core.run.loop import GROWTH_BYTES, LOOK_S, CalmCollector, run_on_loop
+from tunix_core.testing.clock import run
 
 
 def test_it_gives_what_the_main_coroutine_gives_and_raises_what_it_raises() -> None:
@@ -21,35 +22,40 @@ def test_it_gives_what_the_main_coroutine_gives_and_raises_what_it_raises() -> N
         run_on_loop(main(0))
 
 
-def test_the_collector_is_calm_inside_and_as_before_afterwards() -> None:
-    before = gc.get_threshold()
-    with pytest.raises(KeyError), CalmCollector():
-        assert gc.get_threshold()[0] > before[0] and gc.get_freeze_count() > 0
-        raise KeyError
-    assert gc.get_threshold() == before and gc.get_freeze_count() == 0
-
-
 class Cycle:
     def __init__(self) -> None:
         self.own = self
 
 
-def test_a_cycle_of_new_objects_is_found_and_an_old_one_once_a_look_at_everything_is_due() -> None:
-    now = [0.0]
+def test_the_collector_looks_only_once_memory_has_grown_and_is_as_before_afterwards() -> None:
+    held = [1 << 30]
 
-    def clock() -> float:
-        now[0] += 1.0  # so that a look takes a second
-        return now[0]
+    async def main() -> None:
+        with pytest.raises(KeyError), CalmCollector(lambda: held[0]):
+            lost = Cycle()
+            gone = weakref.ref(lost)
+            del lost
+            kept = [[] for _ in range(100_000)]
+            await asyncio.sleep(3 * LOOK_S)
+            assert gone() is not None and kept, "nothing has grown"
+            held[0] += GROWTH_BYTES + 1
+            await asyncio.sleep(LOOK_S)
+            assert gone() is None
+            another = Cycle()
+            gone = weakref.ref(another)
+            del another
+            await asyncio.sleep(LOOK_S)
+            assert gone() is not None, "it has not grown since"
+            raise KeyError
 
-    with CalmCollector(clock) as collector:
-        new, old = Cycle(), Cycle()
-        gone = [weakref.ref(new), weakref.ref(old)]
-        del new
-        kept = [[] for _ in range(20_000)]  # enough new ones for a look at them
-        assert gone[0]() is None and gone[1]() is not None
-        del old
-        kept += [[] for _ in range(20_000)]
-        assert not collector.look() and gone[1]() is not None, "a look at everything is dear"
-        now[0] += RARITY
-        assert collector.look() and gone[1]() is None
-        assert not collector.look() and len(kept) == 40_000
+    run(main())
+    assert gc.isenabled() and gc.get_freeze_count() == 0
+
+
+def test_where_memory_is_not_told_the_collector_stays_as_it_was() -> None:
+    async def main() -> None:
+        with CalmCollector(lambda: None):
+            assert gc.isenabled() and gc.get_freeze_count() == 0
+
+    run(main())
+    assert gc.isenabled()
