@@ -20,7 +20,7 @@ from tunix_core.envs.waiting import wait_for_thread
 from tunix_core.errors import EnvError
 from tunix_core.tools.threads import Lane, plain
 
-PATIENCE_S = 0.05  # after which another thread takes what still waits
+PATIENCE_S, QUICK = 0.05, 10  # another thread takes what still waits when fewer than so many were built in that time
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +48,7 @@ class Builder:
         self._waiting: deque[Job] = deque()
         self._built: deque[tuple[Job, Exception | None]] = deque()
         self._told = False  # the loop is to look at what is built
+        self._begun = 0
         self._lock = threading.Lock()  # a job's end and its being given up are seen in one order by both
         self._staffing: asyncio.Task[None] | None = None
 
@@ -81,13 +82,21 @@ class Builder:
                 call = lane.submit(partial(self._take, lane, asyncio.get_running_loop()))
                 self._lanes.leave_after(call)
                 call.add_done_callback(partial(self._returned, lane, asyncio.get_running_loop()))
-                await wait_for_thread(call, PATIENCE_S)
+                await self._ended_or_slow(call)
         except EnvError as error:
             self._built.extend((job, error) for job in self._waiting)
             self._waiting.clear()
             self._tell()
         finally:
             self._staffing = None
+
+    async def _ended_or_slow(self, call: Future[bool]) -> None:
+        """Returns when a thread is through, or gets through too little: while it is quick, more would take turns."""
+        begun = -QUICK
+        while self._begun >= begun + QUICK:
+            begun = self._begun
+            if await wait_for_thread(call, PATIENCE_S):
+                return
 
     def _take(self, lane: Lane, loop: asyncio.AbstractEventLoop) -> bool:
         """In a thread: builds what waits. False when the thread was given up meanwhile."""
@@ -96,6 +105,7 @@ class Builder:
                 job = self._waiting.popleft()
                 with self._lock:
                     job.lane = None if job.given_up else lane
+                self._begun += 1
                 if job.lane is not None and not self._build(job, loop):
                     return False
         return True

@@ -65,7 +65,7 @@ class Recorder:
         """The spans that are open now, as if they ended now; only those of some names, if given. Safe from any
         thread."""
         now, opened = perf_counter_ns(), list(self.opened)
-        return [_going(each, now) for each in opened if each.start_ns and (names is None or each.name in names)]
+        return [_going(each, now) for each in opened if names is None or each.name in names]
 
     def counters(self) -> dict[str, float]:
         """Every counter's total so far."""
@@ -106,8 +106,8 @@ class _Span:
 
     def __enter__(self) -> None:
         _current.set(self)
-        self.recorder.opened.add(self)
         self.start_ns = perf_counter_ns()
+        self.recorder.opened.add(self)
 
     def __exit__(self, error: type[BaseException] | None, _: object, __: object) -> None:
         self.end_ns = perf_counter_ns()
@@ -140,7 +140,7 @@ def span(name: str, **tags: Any) -> AbstractContextManager[None]:
     if _active is None:
         return _NOTHING
     made = _new_span(_Span)
-    made.id, made.name, made.tags, made.start_ns = _new_id(), name, tags, 0
+    made.id, made.name, made.tags = _new_id(), name, tags
     made.recorder, made.parent = _active, _current.get()
     return made  # type: ignore[return-value]
 
