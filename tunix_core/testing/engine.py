@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 
 import numpy as np
 
@@ -104,7 +105,7 @@ class FakeEngine:
         if not self._token_s:
             self._check_open()
             self._counts["tokens"] += count
-            return np.full(count, self._weights.latest().version, np.int32)
+            return _all_of(self._weights.latest().version, count)
         versions = np.empty(count, np.int32)
         for position in range(count):
             await asyncio.sleep(self._token_s)
@@ -129,7 +130,7 @@ class FakeEngine:
             raise EngineError("the reply has no token, and the request no stop token to end it with")
         bound = min(request.max_tokens, room)
         cut_by = "length" if request.max_tokens <= room else "context"
-        return np.array(said[:bound], np.int32), cut_by if len(said) > bound else "stop"
+        return np.asarray(said[:bound], np.int32), cut_by if len(said) > bound else "stop"
 
     def _check_open(self) -> None:
         if self._closed:
@@ -145,6 +146,14 @@ class _Script:
             raise EngineError(f"the script has {len(self._replies)} replies, and one more was asked for")
         self._next += 1
         return self._replies[self._next - 1]
+
+
+@lru_cache(maxsize=256)
+def _all_of(version: int, count: int) -> np.ndarray:
+    """int32 [count], read-only."""
+    versions = np.full(count, version, np.int32)
+    versions.flags.writeable = False
+    return versions
 
 
 def _log_draws(length: int) -> np.ndarray:
