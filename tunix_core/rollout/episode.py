@@ -55,6 +55,8 @@ class _State:
 
     timer: Timer = field(default_factory=Timer)
     conversation: Conversation | None = None
+    branch: int = -1
+    seed: int = 0  # of the branch
     rewards: list[float] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
     status: str = "truncated"
@@ -149,11 +151,13 @@ async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _S
 async def _generated(
     request: RolloutRequest, suite: Suite, talk: Conversation, state: _State, limit: Limit
 ) -> Completion:
-    name = request.id
+    if state.branch != talk.branch:
+        name, state.branch = request.id, talk.branch
+        state.seed = derive_seed(request.run_seed, name.suite, name.group, name.sample, name.attempt, talk.branch)
     wanted = GenerateRequest(
         prompt=talk.tokens,
         sampling=request.sampling,
-        seed=derive_seed(request.run_seed, name.suite, name.group, name.sample, name.attempt, talk.branch),
+        seed=state.seed,
         max_tokens=_budget(request, talk),
         stop_tokens=suite.chat.stop_tokens,
         stop_texts=suite.stop_texts,
