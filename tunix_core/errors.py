@@ -166,6 +166,8 @@ class Disagreement(RunEnded):
 class boundary:
     """Attributes whatever is raised inside to `where`, as an `error`.
 
+    It keeps nothing of what happens inside: one may be kept, and entered by many at once.
+
     A TimeoutError becomes kind "<family>_timeout" ("env_timeout"). What is an EpisodeError already
     keeps its kind; EngineError and RunEnded pass through, since they are not one episode's data.
 
@@ -181,6 +183,8 @@ class boundary:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, caught: BaseException | None, trace: object) -> None:
+        if caught is None:
+            return
         if not isinstance(caught, Exception) or isinstance(caught, EngineError | RunEnded):
             return
         if isinstance(caught, EpisodeError):

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -100,7 +101,7 @@ class Message:
     @property
     def text(self) -> str:
         """The text parts, joined."""
-        return "".join(part.text for part in self.content)
+        return "".join([part.text for part in self.content])
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class TokenSpan:
     @classmethod
     def forced(cls, tokens: Sequence[int] | np.ndarray, **fields: Any) -> Self:
         ids = np.asarray(tokens, np.int32)
-        return cls(ids, False, np.zeros(ids.shape, np.float32), np.full(ids.shape, -1, np.int32), **fields)
+        return cls(ids, False, *_unsampled(len(ids)), **fields)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -289,7 +290,7 @@ class Trajectory:
     def usable(self) -> bool:
         """True when this may be trained on: it has a score and at least one sampled token."""
         scored = self.score is not None and self.score.value is not None
-        return scored and self.sampled_tokens > 0
+        return scored and any([span.sampled and span.tokens.size for span in self.spans])
 
     @property
     def sampled_tokens(self) -> int:
@@ -298,7 +299,7 @@ class Trajectory:
     @property
     def oldest_version(self) -> int | None:
         """The oldest policy version among the sampled tokens, or None without any."""
-        oldest = [int(span.versions.min()) for span in self.spans if span.sampled and span.versions.size]
+        oldest = [min(span.versions.tolist()) for span in self.spans if span.sampled and span.versions.size]
         return min(oldest, default=None)
 
     def rows(self) -> Iterator[Row]:
@@ -307,7 +308,7 @@ class Trajectory:
             yield _flatten([span for span in self.spans if span.branch == branch])
 
     def scored(self, score: Score) -> Trajectory:
-        return replace(self, score=score)
+        return self if score is self.score else replace(self, score=score)
 
 
 def _flatten(spans: Sequence[TokenSpan]) -> Row:
@@ -375,6 +376,14 @@ class Batch:
     versions: np.ndarray
     temperature: np.ndarray
     sequences: int
+
+
+@lru_cache(maxsize=1024)
+def _unsampled(length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities and versions of forced tokens: read-only, and shared, since every turn has some."""
+    logprobs, versions = np.zeros(length, np.float32), np.full(length, -1, np.int32)
+    logprobs.flags.writeable = versions.flags.writeable = False
+    return logprobs, versions
 
 
 def staleness(trained_at: int, sampled: int) -> int:

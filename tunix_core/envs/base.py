@@ -9,15 +9,18 @@ import copy
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
+from types import CoroutineType, NoneType
 from typing import Any, Self, SupportsFloat
 
 import numpy as np
 
 from tunix_core.contracts import Sandboxes
 from tunix_core.errors import EnvError, UsageError
-from tunix_core.types import Message, StepResult, Task
+from tunix_core.types import Message, Opening, StepResult, Task
 
 EnvStepResult = StepResult
+_PLAIN = frozenset({StepResult, Opening, tuple, str, float, int, NoneType})
 MaybeAwaitable = Any  # a value, or an awaitable of it
 
 
@@ -72,7 +75,6 @@ class BaseTaskEnv:
         self.extra_kwargs = kwargs
         self.step_count = 0
         self.seed: int | None = None
-        self.rng = np.random.default_rng()
         self._closed = False
 
     # ---- written by the subclass -------------------------------------------------------------------
@@ -132,7 +134,13 @@ class BaseTaskEnv:
 
     def start(self, seed: int | None) -> None:
         """Sets `seed`, `rng` and `step_count` for a new episode."""
-        self.seed, self.rng, self.step_count = seed, np.random.default_rng(seed), 0
+        self.seed, self.step_count = seed, 0
+        self.__dict__.pop("rng", None)
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """Made when it is first asked for: many environments leave nothing to chance."""
+        return np.random.default_rng(self.seed)
 
     @classmethod
     def from_dict(cls, env_args: Mapping[str, Any]) -> Self:
@@ -148,12 +156,18 @@ class BaseTaskEnv:
 
 def then(value: MaybeAwaitable, do: Callable[[Any], Any]) -> MaybeAwaitable:
     """`do(value)`: now, or as an awaitable when `value` is one (`do` may give an awaitable as well)."""
-    return _later(value, do) if inspect.isawaitable(value) else do(value)
+    return _later(value, do) if is_awaitable(value) else do(value)
 
 
 async def _later(value: Awaitable[Any], do: Callable[[Any], Any]) -> Any:
     result = do(await value)
-    return await result if inspect.isawaitable(result) else result
+    return await result if is_awaitable(result) else result
+
+
+def is_awaitable(value: Any) -> bool:
+    """`inspect.isawaitable`, without its questions for what an environment gives most often."""
+    kind = type(value)
+    return kind is CoroutineType or (kind not in _PLAIN and inspect.isawaitable(value))
 
 
 def broken(message: str) -> EnvError:
@@ -207,4 +221,14 @@ def graded(value: Any) -> tuple[float, dict[str, Any]]:
     return as_number(reward, f"the reward of a {type(value).__name__}"), dict(details)
 
 
-__all__ = ["BaseTaskEnv", "EnvStepResult", "Payload", "as_number", "as_step_result", "broken", "graded", "then"]
+__all__ = [
+    "BaseTaskEnv",
+    "EnvStepResult",
+    "Payload",
+    "as_number",
+    "as_step_result",
+    "broken",
+    "graded",
+    "is_awaitable",
+    "then",
+]

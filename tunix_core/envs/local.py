@@ -12,87 +12,19 @@ import inspect
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
-from tunix_core.envs.base import BaseTaskEnv
+from tunix_core.envs.base import BaseTaskEnv, is_awaitable
+from tunix_core.envs.building import Builder
 from tunix_core.envs.drive import advance, begin
-from tunix_core.envs.waiting import Tally, bounded, wait_for_thread
+from tunix_core.envs.lanes import Lanes
+from tunix_core.envs.waiting import Limit, Limits, Tally, bounded, wait_for_thread
 from tunix_core.errors import EnvError
-from tunix_core.specs import Timeouts
 from tunix_core.tools.threads import Lane
 from tunix_core.types import Message, Opening, StepResult
 
 log = logging.getLogger(__name__)
-
-
-class Lanes:
-    """Threads for blocking environments, reused from one episode to the next.
-
-    Args:
-        calls: made at a time, at most; those that never return included.
-        tally: of the threads left behind.
-    """
-
-    def __init__(self, name: str, calls: int, tally: Tally) -> None:
-        self._name, self._calls, self._tally = name, calls, tally
-        self._places = asyncio.Semaphore(calls)
-        self._all_hang = False
-        self._idle: list[Lane] = []
-        self.made = 0
-
-    async def enter(self) -> None:
-        """Takes a place among the calls that are made.
-
-        Raises:
-            EnvError: every one of them hangs.
-        """
-        await self._places.acquire()
-        if self._all_hang:
-            self._places.release()  # so that the next who waits is told
-            raise EnvError(
-                f"{self._calls} calls of {self._name} hang in their threads, and max_abandoned allows no more. "
-                "Its next episodes run in processes, unless it needs sandboxes."
-            )
-
-    def leave_after(self, call: Future[Any]) -> None:
-        """Gives the place back when `call` returns, if ever."""
-        loop = asyncio.get_running_loop()
-
-        def returned(_: Future[Any]) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._left)
-
-        call.add_done_callback(returned)
-
-    def abandoned(self) -> None:
-        """One more thread is left behind."""
-        if len(self._tally.abandoned) >= self._calls and not self._all_hang:
-            self._all_hang = True
-            self._places.release()
-
-    def _left(self) -> None:
-        if self._all_hang:
-            self._all_hang = False  # the place that told so is this one
-        else:
-            self._places.release()
-
-    def lease(self) -> Lane:
-        if self._idle:
-            return self._idle.pop()
-        self.made += 1
-        return Lane(f"tunix-env-{self._name}-{self.made}")
-
-    def give_back(self, lane: Lane) -> None:
-        self._idle.append(lane)
-
-    def end(self) -> None:
-        """Ends the idle threads."""
-        while self._idle:
-            lane = self._idle.pop()
-            lane.end()
-            lane.join(1.0)
 
 
 class LocalCell:
@@ -100,10 +32,18 @@ class LocalCell:
 
     Args:
         make: builds the environment; may block.
+        builder: has it built, where its calls need no thread; None: it is built in the thread of its calls.
     """
 
-    def __init__(self, make: Callable[[], BaseTaskEnv], lanes: Lanes, timeouts: Timeouts, tally: Tally) -> None:
-        self._make, self._lanes, self._timeouts, self._tally = make, lanes, timeouts, tally
+    def __init__(
+        self,
+        make: Callable[[], BaseTaskEnv],
+        lanes: Lanes,
+        limits: Limits,
+        tally: Tally,
+        builder: Builder | None = None,
+    ) -> None:
+        self._make, self._lanes, self._limits, self._tally, self._builder = make, lanes, limits, tally, builder
         self._lane: Lane | None = None
         self._in_lane: Future[Any] | None = None  # the lane's newest call
         self._env: BaseTaskEnv | None = None
@@ -111,31 +51,44 @@ class LocalCell:
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        await self._call(self._build, False, self._timeouts.reset_s, "env.open (timeouts.reset_s)")
-        if self._env is not None and _is_async(type(self._env)):
+        if self._builder is not None:
+            await self._built_by(self._builder)
+            return
+        await self._call(self._build, False, self._limits.reset, "env.open")
+        if self._env is not None and is_async(type(self._env)):
             self._release()
 
     async def reset(self, seed: int) -> Opening:
         env = self._opened()
         on_loop = _on_loop(type(env), "reset", "_initial_observation")
-        return await self._call(
-            lambda: begin(env, seed), on_loop, self._timeouts.reset_s, "env.reset (timeouts.reset_s)"
-        )
+        return await self._call(partial(begin, env, seed), on_loop, self._limits.reset, "env.reset")
 
     async def step(self, action: Message) -> StepResult:
         env = self._opened()
         on_loop = _on_loop(type(env), "step", "_step_impl")
-        return await self._call(
-            lambda: advance(env, action), on_loop, self._timeouts.step_s, "env.step (timeouts.step_s)"
-        )
+        return await self._call(partial(advance, env, action), on_loop, self._limits.step, "env.step")
+
+    @property
+    def holds_nothing(self) -> bool:
+        return self._lane is None and (self._env is None or not _closes_itself(type(self._env)))
 
     async def close(self) -> None:
         """Closes the environment: at once, or in its thread when the call that hangs there returns."""
         if self._lane is not None:
             await self._close_in_lane(self._lane)
-        elif self._env is not None and _closes_itself(type(self._env)):
-            what = "env.close (timeouts.close_s)"
-            await self._call(self._env.close, True, self._timeouts.close_s, what)
+        elif self._env is not None and not self.holds_nothing:
+            await self._call(self._env.close, True, self._limits.close, "env.close")
+
+    async def _built_by(self, builder: Builder) -> None:
+        job = builder.begin(self._build)
+        try:
+            await bounded(job.done, self._limits.reset, "env.open", self._tally)
+        except EnvError as error:
+            self._timed_out = error.kind == "env_timeout"
+            raise
+        finally:
+            if job.done.cancelled():
+                self._lane = builder.give_up(job)
 
     def _build(self) -> None:
         self._env = self._make()
@@ -145,28 +98,16 @@ class LocalCell:
             raise EnvError("the environment is not open")
         return self._env
 
-    async def _call(self, call: Callable[[], Any], on_loop: bool, limit_s: float, what: str) -> Any:
+    async def _call(self, call: Callable[[], Any], on_loop: bool, limit: Limit, what: str) -> Any:
         """Makes a call on the event loop or in the lane, and awaits what it gives if that is awaitable."""
         if not on_loop:
             await self._lanes.enter()
             call = partial(asyncio.wrap_future, self._submit(call))
-        work = self._loop.create_task(self._work(call))
         try:
-            return await bounded(work, limit_s, what, self._tally)
+            return await bounded(self._loop.create_task(_contained(call)), limit, what, self._tally)
         except EnvError as error:
             self._timed_out |= error.kind == "env_timeout"
             raise
-
-    async def _work(self, call: Callable[[], Any]) -> Any:
-        try:
-            value = call()
-            while inspect.isawaitable(value):  # what a thread gives may itself be one
-                value = await value
-            return value
-        except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # an environment may not end the trainer: SystemExit, a panic in Rust
-            raise EnvError(f"{type(error).__name__}: {error}") from error
 
     def _submit(self, call: Callable[[], Any]) -> Future[Any]:
         self._lane = self._lane or self._lanes.lease()
@@ -180,16 +121,16 @@ class LocalCell:
             self._lane = None
 
     async def _close_in_lane(self, lane: Lane) -> None:
-        hangs = self._timed_out and self._in_lane is not None and not self._in_lane.done()
+        hangs = self._timed_out and (self._in_lane is None or not self._in_lane.done())
         closing = lane.submit(self._close_here)
-        if await wait_for_thread(closing, 0 if hangs else self._timeouts.close_s):
+        if await wait_for_thread(closing, 0 if hangs else self._limits.close.seconds):
             self._release()
             closing.result()
             return
         self._abandon(lane, closing)
         if not hangs:
             raise EnvError(
-                f"env.close (timeouts.close_s) took longer than {self._timeouts.close_s:g} s", kind="env_timeout"
+                f"env.close (timeouts.close_s) took longer than {self._limits.close.seconds:g} s", kind="env_timeout"
             )
 
     def _close_here(self) -> None:
@@ -200,7 +141,7 @@ class LocalCell:
         if self._loop.is_closed():
             asyncio.run(_awaited(value))
         else:
-            asyncio.run_coroutine_threadsafe(_awaited(value), self._loop).result(self._timeouts.close_s)
+            asyncio.run_coroutine_threadsafe(_awaited(value), self._loop).result(self._limits.close.seconds)
 
     def _abandon(self, lane: Lane, closing: Future[Any]) -> None:
         tally = self._tally
@@ -210,6 +151,18 @@ class LocalCell:
         self._lanes.abandoned()
         lane.end()
         log.warning("a call of %s did not return; its thread is left behind until it does", type(self._env).__name__)
+
+
+async def _contained(call: Callable[[], Any]) -> Any:
+    try:
+        value = call()
+        while is_awaitable(value):  # what a thread gives may itself be one
+            value = await value
+        return value
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # an environment may not end the trainer: SystemExit, a panic in Rust
+        raise EnvError(f"{type(error).__name__}: {error}") from error
 
 
 async def _awaited(value: Any) -> Any:
@@ -232,6 +185,7 @@ def _closes_itself(cls: type[BaseTaskEnv]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _is_async(cls: type[BaseTaskEnv]) -> bool:
+def is_async(cls: type[BaseTaskEnv]) -> bool:
+    """Whether all its calls are made on the event loop."""
     methods = (("reset", "_initial_observation"), ("step", "_step_impl"), ("close", "_close"))
     return all(_on_loop(cls, method, template) for method, template in methods)

@@ -13,10 +13,12 @@ from typing import Any, Protocol
 from tunix_core.contracts import EnvOpener, Sandbox, Sandboxes
 from tunix_core.envs.base import BaseTaskEnv
 from tunix_core.envs.borrowed import Borrowed
+from tunix_core.envs.building import Builder
 from tunix_core.envs.drive import build, checked_env
-from tunix_core.envs.local import Lanes, LocalCell
+from tunix_core.envs.lanes import Lanes
+from tunix_core.envs.local import LocalCell, is_async
 from tunix_core.envs.process import ProcessCell, Recipe, Workers
-from tunix_core.envs.waiting import Tally, bounded
+from tunix_core.envs.waiting import Limits, Tally, bounded
 from tunix_core.errors import EnvError, UsageError, boundary
 from tunix_core.specs import EnvSpec, Isolation, Timeouts
 from tunix_core.tools.threads import run_aside
@@ -24,6 +26,9 @@ from tunix_core.types import Message, Opening, StepResult, Task
 
 log = logging.getLogger(__name__)
 Decide = Callable[..., Any]
+OPENING, RESETTING, STEPPING, CLOSING = (
+    boundary(f"env.{name}", EnvError) for name in ("open", "reset", "step", "close")
+)
 
 
 def make_opener(
@@ -95,8 +100,14 @@ def _check_isolation(name: str, isolation: Isolation, python: str, sandboxes: Sa
 
 
 class Cell(Protocol):
-    """What holds one environment; every call is bounded in time."""
+    """What holds one environment; every call is bounded in time.
 
+    Attributes:
+        holds_nothing: closing it would do nothing.
+    """
+
+    @property
+    def holds_nothing(self) -> bool: ...
     async def open(self) -> None: ...
     async def reset(self, seed: int) -> Opening: ...
     async def step(self, action: Message) -> StepResult: ...
@@ -110,30 +121,32 @@ class Handle:
         self, cell: Cell, tally: Tally, forget: Callable[[Handle], None], borrowed: Borrowed | None = None
     ) -> None:
         self._cell, self._tally, self._forget, self._borrowed = cell, tally, forget, borrowed
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
 
     @property
     def sandbox(self) -> Sandbox | None:
         return None if self._borrowed is None else self._borrowed.first
 
     async def reset(self, seed: int) -> Opening:
-        with boundary("env.reset", EnvError):
+        with RESETTING:
             self._check_open()
             return await self._cell.reset(seed)
 
     async def step(self, action: Message) -> StepResult:
-        with boundary("env.step", EnvError):
+        with STEPPING:
             self._check_open()
             return await self._cell.step(action)
 
     async def close(self) -> None:
         """Closes once, whoever calls; a caller that is cancelled meanwhile leaves the closing to go on."""
-        self._closing = self._closing or asyncio.ensure_future(self._close())
+        if self._closing is None:
+            at_once = self._borrowed is None and self._cell.holds_nothing
+            self._closing = self._closed() if at_once else asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         try:
-            with boundary("env.close", EnvError):
+            with CLOSING:
                 await self._cell.close()
         except EnvError as error:
             timed_out = error.kind == "env_timeout"
@@ -143,8 +156,17 @@ class Handle:
         finally:
             if self._borrowed is not None:
                 await self._borrowed.aclose()
-            self._tally.closed += 1
-            self._forget(self)
+            self._count()
+
+    def _closed(self) -> asyncio.Future[None]:
+        self._count()
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        closed.set_result(None)
+        return closed
+
+    def _count(self) -> None:
+        self._tally.closed += 1
+        self._forget(self)
 
     def _check_open(self) -> None:
         if self._closing is not None:
@@ -169,10 +191,11 @@ class SuiteOpener:
         find_tool: Callable[[str], Any] | None = None,
     ) -> None:
         self._sandboxes, self._find_tool = sandboxes, find_tool
-        self._spec, self._cls, self._isolation, self._timeouts = spec, cls, isolation, timeouts
+        self._spec, self._cls, self._isolation, self._limits = spec, cls, isolation, Limits.of(timeouts)
         self._max_abandoned, self._options, self._max_steps, self._decide = max_abandoned, options, max_steps, decide
         self._tally = Tally()
         self._lanes = Lanes(spec.id, max(1, max_abandoned), self._tally)
+        self._builder = Builder(self._lanes) if issubclass(cls, BaseTaskEnv) and is_async(cls) else None
         self._workers = workers
         self._handles: set[Handle] = set()
 
@@ -182,7 +205,7 @@ class SuiteOpener:
         Raises:
             EnvError: its constructor raised, ran out of time, or gave something else.
         """
-        with boundary("env.open", EnvError):
+        with OPENING:
             borrowed = None if self._sandboxes is None else Borrowed(self._sandboxes)
             cell = await self._cell(task, borrowed)
             handle = Handle(cell, self._tally, self._handles.discard, borrowed)
@@ -198,7 +221,10 @@ class SuiteOpener:
     async def aclose(self) -> None:
         """Closes what is open, and ends the idle threads and the processes."""
         await asyncio.gather(*(handle.close() for handle in tuple(self._handles)))
+        if self._builder is not None:
+            await self._builder.aclose()
         self._lanes.end()
+        self._limits.end()
         await self._workers.aclose()
 
     def statistics(self) -> Mapping[str, float]:
@@ -223,10 +249,10 @@ class SuiteOpener:
             return self._local(lambda: self._equipped(self._made_or_built(task), borrowed))
         if self._decide is not None:
             work = asyncio.wrap_future(run_aside(lambda: self._made(task)))
-            made = await bounded(work, self._timeouts.reset_s, "tunix_make_env (timeouts.reset_s)", self._tally)
+            made = await bounded(work, self._limits.reset, "tunix_make_env", self._tally)
             if made is not None:
                 return self._local(lambda: made)
-        return ProcessCell(self._recipe(task), self._workers, self._timeouts, self._tally)
+        return ProcessCell(self._recipe(task), self._workers, self._limits, self._tally)
 
     def _retreat(self) -> None:
         """Goes over to processes when too many threads hang."""
@@ -240,7 +266,7 @@ class SuiteOpener:
             )
 
     def _local(self, make: Callable[[], BaseTaskEnv]) -> LocalCell:
-        return LocalCell(make, self._lanes, self._timeouts, self._tally)
+        return LocalCell(make, self._lanes, self._limits, self._tally, self._builder)
 
     def _equipped(self, env: BaseTaskEnv, borrowed: Borrowed | None) -> BaseTaskEnv:
         """The environment with what it may reach of the run."""

@@ -14,10 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tunix_core.envs.waiting import Tally, bounded, wait_for_thread
+from tunix_core.envs.waiting import Limit, Limits, Tally, bounded, wait_for_thread
 from tunix_core.envs.wire import message_to_json, opening_from_json, read_frame, result_from_json, to_frame
 from tunix_core.errors import EnvError, boundary
-from tunix_core.specs import Timeouts
 from tunix_core.tools.threads import run_aside
 from tunix_core.types import Message, Opening, StepResult
 
@@ -149,22 +148,26 @@ class Workers:
 class ProcessCell:
     """Holds one environment in a worker process."""
 
-    def __init__(self, recipe: Recipe, workers: Workers, timeouts: Timeouts, tally: Tally) -> None:
-        self._recipe, self._workers, self._timeouts, self._tally = recipe, workers, timeouts, tally
+    def __init__(self, recipe: Recipe, workers: Workers, limits: Limits, tally: Tally) -> None:
+        self._recipe, self._workers, self._limits, self._tally = recipe, workers, limits, tally
         self._worker: Worker | None = None
+
+    @property
+    def holds_nothing(self) -> bool:
+        return self._worker is None
 
     async def open(self) -> None:
         self._worker = self._workers.lease()
         fields = {name: getattr(self._recipe, name) for name in Recipe.__slots__}
-        await self._ask(self._worker, "open", self._timeouts.reset_s, "reset_s", **fields)
+        await self._ask(self._worker, "open", self._limits.reset, **fields)
 
     async def reset(self, seed: int) -> Opening:
-        answer = await self._ask(self._worker, "reset", self._timeouts.reset_s, "reset_s", seed=seed)
+        answer = await self._ask(self._worker, "reset", self._limits.reset, seed=seed)
         return opening_from_json(answer)
 
     async def step(self, action: Message) -> StepResult:
         action_json = message_to_json(action)
-        answer = await self._ask(self._worker, "step", self._timeouts.step_s, "step_s", action=action_json)
+        answer = await self._ask(self._worker, "step", self._limits.step, action=action_json)
         return result_from_json(answer)
 
     async def close(self) -> None:
@@ -174,12 +177,11 @@ class ProcessCell:
             return
         try:
             if not worker.pending:
-                await self._ask(worker, "close", self._timeouts.close_s, "close_s")
+                await self._ask(worker, "close", self._limits.close)
         finally:
             await self._workers.give_back(worker)
 
-    async def _ask(self, worker: Worker | None, op: str, limit_s: float, option: str, **fields: Any) -> Any:
+    async def _ask(self, worker: Worker | None, op: str, limit: Limit, **fields: Any) -> Any:
         if worker is None:
             raise EnvError("the environment is not open")
-        work = asyncio.ensure_future(worker.ask(op, **fields))
-        return await bounded(work, limit_s, f"env.{op} (timeouts.{option})", self._tally)
+        return await bounded(asyncio.ensure_future(worker.ask(op, **fields)), limit, f"env.{op}", self._tally)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tunix_core.errors import EnvError
+from tunix_core.specs import Timeouts
 
 GRACE_S = 1.0  # for cancelled work to end
 
@@ -26,48 +28,107 @@ class Tally:
     uncancelled: set[asyncio.Future[Any]] = field(default_factory=set)
 
 
-async def bounded(work: asyncio.Future[Any], limit_s: float, what: str, tally: Tally) -> Any:
-    """The result of `work`, within `limit_s`; past it, or when the caller is cancelled, `work` is cancelled.
+class Limit:
+    """One bound on the time of calls: any number of them wait at once, on one timer.
+
+    All have the same time, so the first that came is the first that is due. A timer for each would cost more
+    than most calls take.
+
+    Args:
+        seconds: how long a call may take.
+        option: which option says so, "timeouts.step_s".
+    """
+
+    def __init__(self, seconds: float, option: str) -> None:
+        self.seconds, self.option = seconds, option
+        self._due: OrderedDict[asyncio.Future[None], float] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def settled(self, work: asyncio.Future[Any]) -> None:
+        """Returns when `work` is done, or when its time is over."""
+        if work.done():
+            return
+        loop = work.get_loop()
+        waiter = loop.create_future()
+
+        def wake(_: object) -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        work.add_done_callback(wake)
+        self._due[waiter] = loop.time() + self.seconds
+        if self._timer is None:
+            self._timer = loop.call_later(self.seconds, self._look, loop)
+        try:
+            await waiter
+        finally:
+            self._due.pop(waiter, None)
+            if not work.done():
+                work.remove_done_callback(wake)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wakes those whose time is over, and comes again for the next."""
+        self._timer = None
+        while self._due:
+            waiter, due = next(iter(self._due.items()))
+            if due > loop.time():
+                self._timer = loop.call_at(due, self._look, loop)
+                return
+            del self._due[waiter]
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds of one suite's environments."""
+
+    reset: Limit
+    step: Limit
+    close: Limit
+
+    @classmethod
+    def of(cls, timeouts: Timeouts) -> Limits:
+        names = ("reset", "step", "close")
+        return cls(*(Limit(getattr(timeouts, f"{name}_s"), f"timeouts.{name}_s") for name in names))
+
+    def end(self) -> None:
+        """Nobody waits any more."""
+        for limit in (self.reset, self.step, self.close):
+            limit.close()
+
+
+async def bounded(work: asyncio.Future[Any], limit: Limit, what: str, tally: Tally) -> Any:
+    """The result of `work`, within the limit; past it, or when the caller is cancelled, `work` is cancelled.
 
     Work that does not obey within a second is left behind and counted in `tally.uncancelled`.
 
     Args:
-        what: what is being done, and which option bounds it: "env.step (timeouts.step_s)".
+        what: what is being done: "env.step".
 
     Raises:
         EnvError: kind "env_timeout"; or the work cancelled itself. Else whatever `work` raises.
     """
     try:
-        await _settled(work, limit_s)
+        await limit.settled(work)
     except asyncio.CancelledError:
         await _cancel(work, tally)
         raise
     if not work.done():
         await _cancel(work, tally)
-        raise EnvError(f"{what} took longer than {limit_s:g} s", kind="env_timeout")
+        raise EnvError(f"{what} ({limit.option}) took longer than {limit.seconds:g} s", kind="env_timeout")
     if work.cancelled():
-        raise EnvError(f"{what} cancelled itself")
-    return work.result()
-
-
-async def _settled(work: asyncio.Future[Any], limit_s: float) -> None:
-    """Returns when `work` is done, or after `limit_s`: `asyncio.wait` of one, for a third of its price."""
-    if work.done():
-        return
-    loop = asyncio.get_running_loop()
-    waiter = loop.create_future()
-
-    def wake(_: object = None) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    timer = loop.call_later(limit_s, wake)
-    work.add_done_callback(wake)
+        raise EnvError(f"{what} ({limit.option}) cancelled itself")
     try:
-        await waiter
+        return work.result()
     finally:
-        timer.cancel()
-        work.remove_done_callback(wake)
+        del work  # what it raised holds this frame
 
 
 async def _cancel(work: asyncio.Future[Any], tally: Tally) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from time import perf_counter_ns
@@ -59,12 +59,13 @@ class Recorder:
     def drain(self) -> list[SpanRecord]:
         """The spans finished since the last call, in the order they ended. A span still open comes later."""
         take = self.finished.popleft
-        return [_record(take(), 0) for _ in range(len(self.finished))]
+        return [_ended(take()) for _ in range(len(self.finished))]
 
-    def open(self) -> list[SpanRecord]:
-        """The spans that are open now, as if they ended now. Safe from any thread."""
+    def open(self, names: Container[str] | None = None) -> list[SpanRecord]:
+        """The spans that are open now, as if they ended now; only those of some names, if given. Safe from any
+        thread."""
         now, opened = perf_counter_ns(), list(self.opened)
-        return [_record(each, now) for each in opened if each.start_ns]
+        return [_going(each, now) for each in opened if names is None or each.name in names]
 
     def counters(self) -> dict[str, float]:
         """Every counter's total so far."""
@@ -105,8 +106,8 @@ class _Span:
 
     def __enter__(self) -> None:
         _current.set(self)
-        self.recorder.opened.add(self)
         self.start_ns = perf_counter_ns()
+        self.recorder.opened.add(self)
 
     def __exit__(self, error: type[BaseException] | None, _: object, __: object) -> None:
         self.end_ns = perf_counter_ns()
@@ -139,7 +140,7 @@ def span(name: str, **tags: Any) -> AbstractContextManager[None]:
     if _active is None:
         return _NOTHING
     made = _new_span(_Span)
-    made.id, made.name, made.tags, made.start_ns = _new_id(), name, tags, 0
+    made.id, made.name, made.tags = _new_id(), name, tags
     made.recorder, made.parent = _active, _current.get()
     return made  # type: ignore[return-value]
 
@@ -172,9 +173,12 @@ def recording(capacity: int = 65536) -> Iterator[Recorder]:
         _active = outer
 
 
-def _record(span: _Span, now_ns: int) -> SpanRecord:
-    parent = span.parent.id if span.parent is not None else 0
-    if now_ns:
-        return SpanRecord(span.id, parent, span.name, span.start_ns, max(now_ns, span.start_ns), span.tags, None)
-    error = span.error.__name__ if span.error is not None else None
-    return SpanRecord(span.id, parent, span.name, span.start_ns, span.end_ns, span.tags, error)
+def _ended(span: _Span) -> SpanRecord:
+    parent, error = span.parent, span.error
+    above, kind = 0 if parent is None else parent.id, None if error is None else error.__name__
+    return SpanRecord(span.id, above, span.name, span.start_ns, span.end_ns, span.tags, kind)
+
+
+def _going(span: _Span, now_ns: int) -> SpanRecord:
+    above = 0 if span.parent is None else span.parent.id
+    return SpanRecord(span.id, above, span.name, span.start_ns, max(now_ns, span.start_ns), span.tags, None)

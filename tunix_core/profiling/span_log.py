@@ -63,7 +63,9 @@ class SpanLog:
 
     def _take(self, spans: Sequence[SpanRecord]) -> None:
         self._watch(spans)
-        self._write([[s.id, s.parent, s.name, s.start_ns, s.end_ns - s.start_ns, s.tags, s.error] for s in spans])
+        self._write(
+            [(own, up, name, start, end - start, tags, error) for own, up, name, start, end, tags, error in spans]
+        )
 
     def _write(self, piece: list[Any]) -> None:
         if self._file is not None and piece:

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TextIO
@@ -24,12 +25,16 @@ from typing import Any, Self, TextIO
 from tunix_core.errors import CheckpointError, UsageError
 from tunix_core.types import Group, Message, Row, Trajectory
 
+BUFFER_BYTES = 1 << 18
+FLUSH_S = 0.25  # at least, between two writes of episodes: each is a call of the system
 NOT_FINITE = "not-finite"
+_line = json.JSONEncoder(default=str).encode
 MARKS = ("config.toml", "lock.json")  # what tells a run from any other directory
 
 
 class RunDir:
-    """An open run directory. Rows are appended and flushed, so a killed run keeps what it wrote.
+    """An open run directory. Rows are appended and flushed, so a killed run keeps what it wrote; of its episodes,
+    all but those of the last quarter of a second.
 
     Args:
         path: created when missing.
@@ -61,7 +66,7 @@ class RunDir:
             raise UsageError(f"{path} can't be made: {error.strerror}. Choose another run_dir.") from error
         self._holding: int | None = _held(path)
         self._metrics = _append_to(path / "metrics.jsonl")
-        self._trajectories = _append_to(path / "trajectories.jsonl")
+        self._trajectories, self._flushed_s = _append_to(path / "trajectories.jsonl"), 0.0
 
     @property
     def checkpoints(self) -> Path:
@@ -84,6 +89,7 @@ class RunDir:
         """Appends one step's row."""
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
+        self._trajectories.flush()
 
     def cut_metrics(self, step: int) -> None:
         """Forgets rows of steps from `step` on: a resumed run takes them again."""
@@ -97,15 +103,18 @@ class RunDir:
 
     def trajectory(self, trajectory: Trajectory) -> None:
         """Appends one episode, as a person would want to read it."""
-        self._trajectories.write(json.dumps(readable(trajectory), default=str) + "\n")
-        self._trajectories.flush()
+        self._trajectories.write(_line(readable(trajectory)) + "\n")
+        now_s = time.monotonic()
+        if now_s - self._flushed_s >= FLUSH_S:
+            self._trajectories.flush()
+            self._flushed_s = now_s
 
     def not_finite(self, step: int, groups: Sequence[Group]) -> None:
         """Keeps the episodes of a step whose gradient was not finite, with the arrays that were trained on."""
         folder = self.path / NOT_FINITE
         folder.mkdir(exist_ok=True)
         rows = (readable(t) | {"branches": [_arrays(row) for row in t.rows()]} for g in groups for t in g.survivors)
-        (folder / f"step-{step:08d}.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in rows))
+        (folder / f"step-{step:08d}.jsonl").write_text("".join(_line(row) + "\n" for row in rows))
 
     def close(self) -> None:
         self._metrics.close()
@@ -150,7 +159,7 @@ def _append_to(path: Path) -> TextIO:
             if file.read(1) != b"\n":
                 file.seek(0)
                 file.truncate(file.read().rfind(b"\n") + 1)
-    return path.open("a")
+    return path.open("a", BUFFER_BYTES)
 
 
 def _step(line: str) -> float:
@@ -177,7 +186,7 @@ def readable(trajectory: Trajectory) -> dict[str, Any]:
         if failure
         else None,
         "turns": trajectory.turns,
-        "tokens": sum(map(len, trajectory.spans)),
+        "tokens": sum([span.tokens.size for span in trajectory.spans]),
         "sampled_tokens": trajectory.sampled_tokens,
         "oldest_version": trajectory.oldest_version,
         "timing": {name: round(value, 4) for name, value in trajectory.timing.items()},

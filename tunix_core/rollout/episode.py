@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -25,8 +23,14 @@ from tunix_core.contracts import (
 from tunix_core.errors import EnvError, EpisodeError, ModelError, ToolError, boundary, failure_of
 from tunix_core.profiling import span
 from tunix_core.rollout.conversation import Conversation
+from tunix_core.rollout.limits import Limit, Timer
 from tunix_core.specs import Timeouts
 from tunix_core.types import Failure, Message, Score, StepResult, Trajectory, derive_seed
+
+OPENING, RESETTING, STEPPING = (boundary(f"env.{name}", EnvError) for name in ("open", "reset", "step"))
+GENERATING = boundary("engine.generate", ModelError)
+CHAT_OPEN, CHAT_EXTEND = boundary("chat.open", ModelError), boundary("chat.extend", ModelError)
+REVIEWING = boundary("tunix_review_tool_call", ToolError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,10 @@ class Suite:
 class _State:
     """What an episode has come to so far; turned into a Trajectory once."""
 
+    timer: Timer = field(default_factory=Timer)
     conversation: Conversation | None = None
+    branch: int = -1
+    seed: int = 0  # of the branch
     rewards: list[float] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
     status: str = "truncated"
@@ -74,7 +81,7 @@ async def _run(request: RolloutRequest, suite: Suite) -> Trajectory:
     state, started, env = _State(), perf_counter(), None
     suite.hooks.notify("tunix_episode_start", ctx=context, task=request.task)
     try:
-        with span("env.open"), boundary("env.open", EnvError):
+        with span("env.open"), OPENING:
             env = await suite.opener.open(request.task)
         await _play_until_deadline(request, suite, env, state, context)
         score = await _score(request, suite, state, env)
@@ -83,6 +90,7 @@ async def _run(request: RolloutRequest, suite: Suite) -> Trajectory:
         state.stop_reason = state.failure.kind
         score = Score(None, failure=state.failure)
     finally:
+        state.timer.close()
         if env is not None:
             with span("env.close"):
                 await env.close()
@@ -97,9 +105,8 @@ async def _run(request: RolloutRequest, suite: Suite) -> Trajectory:
 async def _play_until_deadline(
     request: RolloutRequest, suite: Suite, env: EnvHandle, state: _State, context: Context
 ) -> None:
-    deadline = asyncio.timeout(suite.timeouts.episode_s)
     try:
-        async with deadline:
+        with state.timer.limit(suite.timeouts.episode_s):
             await _play(request, suite, env, state, context)
     except TimeoutError:
         if state.conversation is None or not state.conversation.sampled_tokens:
@@ -109,22 +116,26 @@ async def _play_until_deadline(
 
 
 async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _State, context: Context) -> None:
-    with span("env.reset"), boundary("env.reset", EnvError), _Timed(state, "env"):
-        opening = await env.reset(request.seed)
+    started = perf_counter()
+    try:
+        with span("env.reset"), RESETTING:
+            opening = await env.reset(request.seed)
+    finally:
+        state.timing["env"] += perf_counter() - started
     state.info.update(opening.info)
-    with boundary("chat.open", ModelError):
+    with CHAT_OPEN:
         talk = state.conversation = Conversation(suite.chat, opening.messages, opening.tools)
+    limit = state.timer.limit(suite.timeouts.model_s)
     while talk.turn < request.max_turns:
-        budget = _budget(request, talk)
         if len(talk.tokens) >= suite.engine.max_context:
             state.stop_reason = _out_of_room(talk, suite.engine.max_context)
             return
-        with span("engine.generate", turn=talk.turn), boundary("engine.generate", ModelError):
-            with _Timed(state, "engine"):
-                completion = await _generate(request, suite, talk, budget)
+        with span("engine.generate", turn=talk.turn), GENERATING:
+            completion = await _generated(request, suite, talk, state, limit)
             action = talk.hear(completion)
-        with boundary("tunix_review_tool_call", ToolError):
-            action = _reviewed(action, suite.hooks, context)
+        if action.tool_calls:
+            with REVIEWING:
+                action = _reviewed(action, suite.hooks, context)
         result = await _step(suite, env, state, action, talk.turn, context)
         if result.done:
             _end(state, result)
@@ -133,29 +144,41 @@ async def _play(request: RolloutRequest, suite: Suite, env: EnvHandle, state: _S
         if cut:
             state.stop_reason = cut
             return
-        with boundary("chat.extend", ModelError):
+        with CHAT_EXTEND:
             talk.say(result.observation)
 
 
-async def _generate(request: RolloutRequest, suite: Suite, talk: Conversation, budget: int) -> Completion:
-    name = request.id
+async def _generated(
+    request: RolloutRequest, suite: Suite, talk: Conversation, state: _State, limit: Limit
+) -> Completion:
+    if state.branch != talk.branch:
+        name, state.branch = request.id, talk.branch
+        state.seed = derive_seed(request.run_seed, name.suite, name.group, name.sample, name.attempt, talk.branch)
     wanted = GenerateRequest(
         prompt=talk.tokens,
         sampling=request.sampling,
-        seed=derive_seed(request.run_seed, name.suite, name.group, name.sample, name.attempt, talk.branch),
-        max_tokens=budget,
+        seed=state.seed,
+        max_tokens=_budget(request, talk),
         stop_tokens=suite.chat.stop_tokens,
         stop_texts=suite.stop_texts,
     )
-    async with asyncio.timeout(suite.timeouts.model_s):
-        return await suite.engine.generate(wanted)
+    started = perf_counter()
+    try:
+        with limit:
+            return await suite.engine.generate(wanted)
+    finally:
+        state.timing["engine"] += perf_counter() - started
 
 
 async def _step(
     suite: Suite, env: EnvHandle, state: _State, action: Message, turn: int, context: Context
 ) -> StepResult:
-    with span("env.step", turn=turn), boundary("env.step", EnvError), _Timed(state, "env"):
-        result = await env.step(action)
+    started = perf_counter()
+    try:
+        with span("env.step", turn=turn), STEPPING:
+            result = await env.step(action)
+    finally:
+        state.timing["env"] += perf_counter() - started
     state.rewards.append(float(result.reward))
     state.info.update(result.info)
     suite.hooks.notify("tunix_step", ctx=context, action=action, result=result)
@@ -164,8 +187,6 @@ async def _step(
 
 def _reviewed(action: Message, hooks: Hooks, context: Context) -> Message:
     """The action with every call refused that a plugin gives a reason against; the policy is told the reason."""
-    if not action.tool_calls:
-        return action
     answers = [hooks.decide("tunix_review_tool_call", ctx=context, call=call) for call in action.tool_calls]
     calls = [
         replace(call, error=call.error or f"refused: {answer}") if isinstance(answer, str) else call
@@ -212,13 +233,13 @@ def _end(state: _State, result: StepResult) -> None:
 async def _score(request: RolloutRequest, suite: Suite, state: _State, env: EnvHandle) -> Score:
     started = perf_counter()
     with span("reward"):
-        score = await suite.scorer.score(replace(_episode(request, state), sandbox=env.sandbox))
+        score = await suite.scorer.score(_episode(request, state, env))
     state.timing["reward"] = perf_counter() - started
     state.failure = score.failure
     return score
 
 
-def _episode(request: RolloutRequest, state: _State) -> Episode:
+def _episode(request: RolloutRequest, state: _State, env: EnvHandle) -> Episode:
     talk = state.conversation
     assert talk is not None  # scored only after `_play`
     sampled = talk.sampled_tokens
@@ -229,9 +250,10 @@ def _episode(request: RolloutRequest, state: _State) -> Episode:
         info=dict(state.info),
         status=state.status,  # type: ignore[arg-type]
         stop_reason=state.stop_reason,
-        prompt_tokens=sum(map(len, talk.spans)) - sampled,
+        prompt_tokens=sum([span.tokens.size for span in talk.spans]) - sampled,
         sampled_tokens=sampled,
         turns=talk.turn,
+        sandbox=env.sandbox,
     )
 
 
@@ -264,26 +286,17 @@ def _audited(trajectory: Trajectory, hooks: Hooks, context: Context) -> Trajecto
     return trajectory.scored(replace(trajectory.score, flags=(*trajectory.score.flags, *flags)))
 
 
-class _Timed:
-    """Adds the time inside to the episode's, under `name`."""
-
-    __slots__ = ("_name", "_started", "_state")
-
-    def __init__(self, state: _State, name: str) -> None:
-        self._state, self._name = state, name
-
-    def __enter__(self) -> None:
-        self._started = perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._state.timing[self._name] += perf_counter() - self._started
-
-
 def as_episode(trajectory: Trajectory) -> Episode:
     """A finished trajectory as rewards read it (its sandbox is closed)."""
     sampled = trajectory.sampled_tokens
-    fields: Mapping[str, Any] = {
-        name: getattr(trajectory, name)
-        for name in ("task", "messages", "step_rewards", "info", "status", "stop_reason", "turns")
-    }
-    return Episode(**fields, prompt_tokens=sum(map(len, trajectory.spans)) - sampled, sampled_tokens=sampled)
+    return Episode(
+        task=trajectory.task,
+        messages=trajectory.messages,
+        step_rewards=trajectory.step_rewards,
+        info=trajectory.info,
+        status=trajectory.status,
+        stop_reason=trajectory.stop_reason,
+        prompt_tokens=sum([span.tokens.size for span in trajectory.spans]) - sampled,
+        sampled_tokens=sampled,
+        turns=trajectory.turns,
+    )

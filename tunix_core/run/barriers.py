@@ -66,10 +66,10 @@ def by_kind(spans: Iterable[SpanRecord]) -> dict[str, list[Interval]]:
     """The intervals of the spans that a share is made of."""
     found: defaultdict[str, list[Interval]] = defaultdict(list)
     for span in spans:
-        if span.name == "wait.admission" and span.tags.get("reason") != "max_staleness":
+        kind = KINDS.get(span.name)
+        if kind is None or (kind == "admission" and span.tags.get("reason") != "max_staleness"):
             continue
-        if kind := KINDS.get(span.name):
-            found[kind].append((span.start_ns, span.end_ns))
+        found[kind].append((span.start_ns, span.end_ns))
     return dict(found)
 
 
@@ -88,9 +88,10 @@ class Barriers:
 
     def watch(self, spans: Sequence[SpanRecord]) -> None:
         """Takes finished spans, each once. Safe from any thread."""
-        ages = [span.duration_s for span in spans if span.name == "queue"]
+        names = [span.name for span in spans]
+        ages = [span.duration_s for span in spans if span.name == "queue"] if "queue" in names else []
         with self._lock:
-            self.episodes += sum(span.name == "episode" for span in spans)
+            self.episodes += names.count("episode")
             many, total, oldest = self._queued
             self._queued = [many + len(ages), total + sum(ages), max([oldest, *ages])]
             for kind, intervals in by_kind(spans).items():
@@ -108,7 +109,8 @@ class Barriers:
         `open_spans` are to be taken at or after `until_ns`, and then everything that has finished is to be given to
         `watch`: in that order none can slip through in between, and one that is in both counts once.
         """
-        going = by_kind(open_spans)
+        # What still goes on ends where all of it ends: together that is one piece.
+        going = {kind: [(min(each)[0], max(end for _, end in each))] for kind, each in by_kind(open_spans).items()}
         with self._lock:
             every = {kind: [*self._ended.get(kind, ()), *going.get(kind, ())] for kind in {*self._ended, *going}}
             window_s, found = (until_ns - self._since_ns) / 1e9, shares(every, self._since_ns, until_ns)

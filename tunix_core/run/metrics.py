@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from tunix_core.run.pipeline import Taken
 from tunix_core.scheduler import Scheduler
@@ -22,7 +23,7 @@ class StepMetrics:
         self._start = self._last - (saved or {}).get("time_s", 0.0)
         self._sampled_before = self._sampled_at_start = sampled
         self._trained = self._waited = 0.0
-        self._episodes: dict[str, list[Trajectory]] = {name: [] for name in self._suites}
+        self._told = _Told(self._suites)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -47,12 +48,17 @@ class StepMetrics:
         return {"time_s": time.monotonic() - self._start}
 
     def episode(self, trajectory: Trajectory) -> None:
-        self._episodes[trajectory.id.suite].append(trajectory)
+        """One has ended. It is counted at once: thousands at the end of a step would hold everybody up."""
+        self._told.suites[trajectory.id.suite].episode(trajectory)
 
-    def ended(self) -> Mapping[str, Sequence[Trajectory]]:
-        """The episodes since the last call, by suite."""
-        ended, self._episodes = self._episodes, {name: [] for name in self._suites}
-        return ended
+    async def groups(self, taken: Taken) -> None:
+        """Counts a step's groups; others have a turn in between."""
+        for group in taken.groups:
+            self._told.group(group)
+            await asyncio.sleep(0)
+        for group in taken.refilled:
+            self._told.suites[group.suite].refill(group)
+            await asyncio.sleep(0)
 
     def row(
         self,
@@ -60,9 +66,10 @@ class StepMetrics:
         learned: Mapping[str, float],
         engine: Mapping[str, float],
         scheduler: Scheduler,
-        told: Mapping[str, float],
+        observed: Mapping[str, float],
     ) -> dict[str, float]:
-        """The step's row, with what its groups and episodes told; starts gathering for the next."""
+        """The step's row, with what its groups and episodes told, and what was observed; starts gathering for the
+        next."""
         now = time.monotonic()
         wall = now - self._last
         sampled = engine.get("tokens_sampled", 0.0)
@@ -76,7 +83,9 @@ class StepMetrics:
         }
         row |= {name: float(value) for name, value in learned.items()}
         row |= {f"engine/{name}": float(value) for name, value in engine.items()}
-        row |= told
+        row |= self._told.row(step)
+        row |= observed
+        self._told = _Told(self._suites)
         self._trained += row.get("trained_tokens", 0.0) + row.get("idle_tokens", 0.0)
         row["goodput"] = self._trained / max(1.0, sampled - self._sampled_at_start)
         for suite in scheduler.consumed:
@@ -88,42 +97,76 @@ class StepMetrics:
         return row
 
 
-def told_by(step: int, taken: Taken, ended: Mapping[str, Sequence[Trajectory]]) -> dict[str, float]:
-    """What a step's groups and the episodes that ended meanwhile say; slow where there are thousands of them."""
-    row = staleness_histogram(taken.groups, step)
-    for suite, episodes in ended.items():
-        row |= {f"suite/{suite}/{name}": value for name, value in _of_suite(suite, taken, episodes).items()}
-    return row
+@dataclass(slots=True)
+class _OfSuite:
+    """What a suite's groups and episodes told since the last row.
+
+    Scores are of the groups that the trainer took, those that it replaced included, since to leave them out would
+    show the tasks as they were chosen; latency and the share without a score are of the episodes that ended.
+    """
+
+    groups: int = 0
+    refilled: int = 0
+    signals: int = 0
+    scores: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    unscored: int = 0
+    env_s: float = 0.0
+    turns: int = 0
+    sampled: int = 0
+
+    def episode(self, trajectory: Trajectory) -> None:
+        self.seconds.append(trajectory.timing.get("total", 0.0))
+        self.unscored += trajectory.score is None or trajectory.score.value is None
+        self.env_s += trajectory.timing.get("env", 0.0)
+        self.turns += trajectory.turns
+        self.sampled += trajectory.sampled_tokens
+
+    def take(self, group: Group) -> None:
+        scores = [t.score.value for t in group.survivors if t.score and t.score.value is not None]
+        self.groups += 1
+        self.signals += len(set(scores)) > 1
+        self.scores += scores
+
+    def refill(self, group: Group) -> None:
+        self.take(group)
+        self.refilled += 1
+
+    def row(self) -> dict[str, float]:
+        found: dict[str, float] = {"groups": self.groups - self.refilled, "groups_refilled": self.refilled}
+        ended = len(self.seconds)
+        found["episodes"] = ended
+        if self.scores:
+            found["score"] = sum(self.scores) / len(self.scores)
+            found["signal_share"] = self.signals / self.groups
+        if ended:
+            found["none_share"] = self.unscored / ended
+            found |= _latency(sorted(self.seconds))
+            found |= {"env_s": self.env_s / ended, "turns": self.turns / ended, "sampled_tokens": self.sampled / ended}
+        return found
 
 
-def _of_suite(suite: str, taken: Taken, ended: Sequence[Trajectory]) -> dict[str, float]:
-    """Scores of the groups that the trainer took, those that it replaced included, since to leave them out
-    would show the tasks as they were chosen; latency and the share without a score of the episodes that ended."""
-    mine = [group for group in taken.groups if group.suite == suite]
-    seen = [*mine, *(group for group in taken.refilled if group.suite == suite)]
-    scores = [t.score.value for g in seen for t in g.survivors if t.score and t.score.value is not None]
-    found: dict[str, float] = {"groups": len(mine), "groups_refilled": len(seen) - len(mine)}
-    found["episodes"] = len(ended)
-    if scores:
-        found["score"] = sum(scores) / len(scores)
-        found["signal_share"] = sum(g.has_signal for g in seen) / len(seen)
-    if ended:
-        found["none_share"] = sum(t.score is None or t.score.value is None for t in ended) / len(ended)
-        found |= _latency(sorted(t.timing.get("total", 0.0) for t in ended))
-        found["env_s"] = sum(t.timing.get("env", 0.0) for t in ended) / len(ended)
-        found["turns"] = sum(t.turns for t in ended) / len(ended)
-        found["sampled_tokens"] = sum(t.sampled_tokens for t in ended) / len(ended)
-    return found
+class _Told:
+    """What a step's groups, and the episodes that ended meanwhile, told."""
 
+    def __init__(self, suites: Iterable[str]) -> None:
+        self.suites = {name: _OfSuite() for name in suites}
+        self._versions: Counter[int] = Counter()  # of the sampled tokens that were trained
 
-def staleness_histogram(groups: Sequence[Group], trained_at: int) -> dict[str, float]:
-    """The share of sampled tokens at each staleness, "staleness/0", "staleness/1", …, of the groups' survivors."""
-    versions = [s.versions for g in groups for t in g.survivors for s in t.spans if s.sampled]
-    if not versions:
-        return {}
-    of_version = zip(*np.unique(np.concatenate(versions), return_counts=True), strict=True)
-    tokens = sum(map(len, versions))
-    return {f"staleness/{staleness(trained_at, int(version))}": int(count) / tokens for version, count in of_version}
+    def group(self, group: Group) -> None:
+        """One that was trained."""
+        self.suites[group.suite].take(group)
+        for trajectory in group.survivors:
+            for span in trajectory.spans:
+                if span.sampled:
+                    self._versions.update(span.versions.tolist())
+
+    def row(self, step: int) -> dict[str, float]:
+        tokens = self._versions.total()
+        row = {f"staleness/{staleness(step, at)}": count / tokens for at, count in sorted(self._versions.items())}
+        for suite, told in self.suites.items():
+            row |= {f"suite/{suite}/{name}": value for name, value in told.row().items()}
+        return row
 
 
 def _latency(seconds: Sequence[float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter_ns
 
 from tunix_core.profiling import Recorder, SpanLog, Watchdog, recording
-from tunix_core.run.barriers import Barriers
+from tunix_core.run.barriers import KINDS, Barriers
 
 
 class Observation:
@@ -35,7 +35,7 @@ class Observation:
         """
         until_ns = perf_counter_ns()
         unix_s = (until_ns + time.time_ns() - perf_counter_ns()) / 1e9
-        going = self.recorder.open()
+        going = self.recorder.open(KINDS)
         self._spans.flush()
         window_s, shares = self._barriers.row(until_ns, going)
         lag = {f"loop/{name}": value for name, value in self._watchdog.statistics().items()}

@@ -24,8 +24,8 @@ from tunix_core.run.evaluation import engine_needs
 from tunix_core.run.given_up import given_up
 from tunix_core.run.held_out import HeldOut
 from tunix_core.run.interrupt import Interrupt, Stopped
-from tunix_core.run.loop import calm_collector
-from tunix_core.run.metrics import StepMetrics, told_by
+from tunix_core.run.loop import CalmCollector
+from tunix_core.run.metrics import StepMetrics
 from tunix_core.run.observing import observing, profiled
 from tunix_core.run.outcome import RunResult, summary_of
 from tunix_core.run.pipeline import Pipeline, Taken
@@ -226,7 +226,7 @@ class Training:
         stack.push_async_callback(self.pipeline.aclose)
         self.progress.say(f"run directory: {self.run_dir.path}")
         self._evaluate_beside()
-        with self.progress, self.interrupt, calm_collector():
+        with self.progress, self.interrupt, CalmCollector():
             try:
                 await self.stall.over(self._steps(first))
             except Stopped:
@@ -254,8 +254,8 @@ class Training:
         self.stall.progress()
         if step + 1 == self.config.steps:
             await self.held_out.settled()
-        told = await asyncio.to_thread(told_by, step, taken, self.metrics.ended())
-        self._report(step, taken, learned, told | await asyncio.to_thread(self.observed.row))
+        await self.metrics.groups(taken)
+        self._report(step, taken, learned, await asyncio.to_thread(self.observed.row))
 
     async def _take(self, group: Group) -> None:
         self.stall.progress()
@@ -299,8 +299,8 @@ class Training:
         self.metrics.episode(trajectory)
         self.run_dir.trajectory(trajectory)
 
-    def _report(self, step: int, taken: Taken, learned: Mapping[str, float], told: Mapping[str, float]) -> None:
-        row = self.metrics.row(step, learned, self.engine.statistics(), self.scheduler, told)
+    def _report(self, step: int, taken: Taken, learned: Mapping[str, float], observed: Mapping[str, float]) -> None:
+        row = self.metrics.row(step, learned, self.engine.statistics(), self.scheduler, observed)
         row |= self.held_out.row() | given_up(self.suites)
         self.run_dir.metrics(row)
         self.progress.step(row)

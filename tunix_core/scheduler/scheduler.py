@@ -75,14 +75,14 @@ class Scheduler:
             failures=self.failures,
             observe=observe,
             timed=self._timed,
-            freed=self._look_again,
+            freed=self._freed,
         )
         self._ledger = Ledger()  # every open group
         self._running: dict[Ticket, float] = {}  # those of them not finished, and when they started
         self._jobs: dict[Ticket, asyncio.Task[None]] = {}
         self._tries: dict[Ticket, int] = {}
         self._place_tries: Counter[str] = Counter()  # groups without a signal that the current place has seen
-        self._holding = False
+        self._holding = self._full = False  # what keeps admission from letting anything in
         self._room = asyncio.Event()
         self._stirred = asyncio.Event()
         self._settled = asyncio.Event()
@@ -223,7 +223,8 @@ class Scheduler:
 
     def _next_suite(self) -> str | None:
         """The suite whose next group is due first, of those with room under the bound; or None."""
-        if self._holding or self._is_crowded():
+        self._full = self._is_crowded()
+        if self._holding or self._full:
             return None
         due: dict[str, float] = {}
         for name in self._suites:
@@ -271,6 +272,11 @@ class Scheduler:
         self._look_again()
         self._stirred.set()
 
+    def _freed(self) -> None:
+        """A member is through: that is news to admission only where there were too many."""
+        if self._full and not self._is_crowded():
+            self._look_again()
+
     def _look_again(self) -> None:
         self._room.set()
 
@@ -289,6 +295,7 @@ class Scheduler:
         del self._jobs[ticket]
         self._settled.set()
         self.concurrency.group(name, self._clock() - self._running.pop(ticket))
+        self._look_again()  # how far ahead the suite is started may have changed
         if len(group.survivors) >= min(plan.min_group, plan.group_size):
             self._patience.heard(name)
             context = Context(suite=name, env=plan.suite.env)

@@ -17,7 +17,7 @@ import numpy as np
 from tunix_core.contracts import Completion, GenerateRequest, Weights, WeightSource
 from tunix_core.errors import EngineError, ModelError
 
-_GOLDEN = 0x9E3779B97F4A7C15
+_DRAWS = 8191
 Reply = Callable[[GenerateRequest], Sequence[int]]
 
 
@@ -62,6 +62,8 @@ class FakeEngine:
         self._weights = version_source or FixedWeights()
         self._closed = False
         self._counts: Counter[str] = Counter()
+        # So that a log-probability is a function of the seed and the token's absolute position, as an engine's is.
+        self._draws = _log_draws(_DRAWS + max_context)
 
     async def start(self) -> None:
         self._closed = False
@@ -78,23 +80,32 @@ class FakeEngine:
     async def generate(self, request: GenerateRequest) -> Completion:
         self._check_open()
         tokens, reason = self._sampled(request)
-        self._counts["requests"] += 1
-        with _Counted(self._counts, "waiting") as waiting:
-            async with self._room:
-                waiting.stop()
-                with _Counted(self._counts, "active"):
-                    self._counts["max_active"] = max(self._counts["max_active"], self._counts["active"])
-                    versions = await self._decode(len(tokens))
+        versions = await self._in_slot(len(tokens))
         self._counts["completed"] += 1
-        logprobs = _logprobs(request.seed, len(request.prompt), len(tokens))
-        return Completion(tokens, logprobs, logprobs.copy(), versions, reason)
+        first = (request.seed + len(request.prompt)) % _DRAWS
+        logprobs = self._draws[first : first + len(tokens)]
+        return Completion(tokens, logprobs, logprobs, versions, reason)
+
+    async def _in_slot(self, count: int) -> np.ndarray:
+        counts, state = self._counts, "waiting"
+        counts["requests"] += 1
+        counts[state] += 1
+        try:
+            async with self._room:
+                counts[state] -= 1
+                state = "active"
+                counts[state] += 1
+                counts["max_active"] = max(counts["max_active"], counts[state])
+                return await self._decode(count)
+        finally:
+            counts[state] -= 1
 
     async def _decode(self, count: int) -> np.ndarray:
         await asyncio.sleep(0)  # a real engine never answers without giving others a turn
         if not self._token_s:
             self._check_open()
             self._counts["tokens"] += count
-            return np.full(count, self._weights.latest().version, np.int32)
+            return _all_of(self._weights.latest().version, count)
         versions = np.empty(count, np.int32)
         for position in range(count):
             await asyncio.sleep(self._token_s)
@@ -119,7 +130,7 @@ class FakeEngine:
             raise EngineError("the reply has no token, and the request no stop token to end it with")
         bound = min(request.max_tokens, room)
         cut_by = "length" if request.max_tokens <= room else "context"
-        return np.array(said[:bound], np.int32), cut_by if len(said) > bound else "stop"
+        return np.asarray(said[:bound], np.int32), cut_by if len(said) > bound else "stop"
 
     def _check_open(self) -> None:
         if self._closed:
@@ -137,38 +148,17 @@ class _Script:
         return self._replies[self._next - 1]
 
 
-class _Counted:
-    """Counts something while it lasts, whatever ends it."""
-
-    def __init__(self, counts: Counter[str], name: str) -> None:
-        self._counts, self._name, self._on = counts, name, False
-
-    def __enter__(self) -> _Counted:
-        self._counts[self._name] += 1
-        self._on = True
-        return self
-
-    def stop(self) -> None:
-        if self._on:
-            self._counts[self._name] -= 1
-            self._on = False
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+@lru_cache(maxsize=256)
+def _all_of(version: int, count: int) -> np.ndarray:
+    """int32 [count], read-only."""
+    versions = np.full(count, version, np.int32)
+    versions.flags.writeable = False
+    return versions
 
 
-@lru_cache(maxsize=64)
-def _multiples(count: int) -> np.ndarray:
-    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-
-
-def _logprobs(seed: int, start: int, count: int) -> np.ndarray:
-    """float32 [count]: a function of the seed and each token's absolute position, as an engine's draws are.
-
-    The draws are splitmix64's (Steele et al., 2014), at the seed plus the position.
-    """
-    mixed = np.uint64((seed + start * _GOLDEN) % 2**64) + _multiples(count)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    uniform = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) / 2**53
-    return np.log(0.05 + 0.95 * uniform).astype(np.float32)
+def _log_draws(length: int) -> np.ndarray:
+    """float32 [length], read-only: log-probabilities, the same again after _DRAWS."""
+    draws = np.log(np.random.default_rng(0).uniform(0.05, 1.0, _DRAWS)).astype(np.float32)
+    repeated = np.resize(draws, length)
+    repeated.flags.writeable = False
+    return repeated

@@ -57,6 +57,11 @@ def settle(future: Future[Any], call: Callable[[], Any]) -> None:
     try:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 - a thread's boundary: what it raises belongs to the caller
-        # What is no Exception would end the caller's event loop, and StopIteration can't enter a future.
-        plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
-        future.set_exception(error if plain else RuntimeError(f"{type(error).__name__}: {error}"))
+        future.set_exception(plain(error))
+
+
+def plain(error: BaseException) -> Exception:
+    """What no Exception would end the caller's event loop, and StopIteration can't enter a future: a RuntimeError."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")

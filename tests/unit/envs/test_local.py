@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -363,3 +364,32 @@ def test_members_of_a_group_do_not_share_their_payload(suite: Suite, task: Task)
             assert texts == ["seen 1", "seen 1"] and "seen" not in task.payload
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("do", "kind"), [("", None), ("nan", "env_contract"), ("none", "env_contract")])
+def test_an_episode_on_the_loop_leaves_nothing_to_the_garbage_collector(
+    do: str, kind: str | None, suite: Suite, task: Task
+) -> None:
+    """Among ten thousand of them, to look for it costs more than all else."""
+
+    async def episode(opener: EnvOpener) -> None:
+        try:
+            await play(opener, task)
+        except EpisodeError as error:
+            assert error.kind == kind
+        else:
+            assert kind is None
+
+    async def main() -> int:
+        async with closing(suite("AsyncProbe", do=do, where="step")) as opener:
+            await asyncio.ensure_future(episode(opener))  # what is made once
+            gc.collect()
+            gc.disable()
+            for _ in range(5):
+                await asyncio.ensure_future(episode(opener))
+            return gc.collect()
+
+    try:
+        assert asyncio.run(main()) == 0
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -312,3 +313,31 @@ def test_a_rewritten_history_forks_and_trains_each_sampled_token_once():
 def test_a_frozen_suite_can_be_given_other_hooks():
     suite = Suite("s", "e", Env(), None, None, None, Hooks())
     assert replace(suite, hooks=None).hooks is None
+
+
+@pytest.mark.parametrize(
+    "script",
+    [(say("and?"), say("", 1.0, terminated=True)), (RuntimeError("broken"),), (9.0, say("too late"))],
+    ids=["ends", "raises", "deadline"],
+)
+def test_an_episode_leaves_nothing_to_the_garbage_collector(script: tuple[Any, ...]):
+    """Among ten thousand of them, to look for it costs more than all else."""
+    engine = FakeEngine(lambda request: b"ok")
+
+    async def episode() -> None:
+        env = Env(*script)
+        suite = Suite("s", "e", env, Scorer(env), engine, FakeChatFormat(), Hooks(), timeouts=Timeouts(episode_s=5.0))
+        await run_episode(RolloutRequest(SampleId("s", 0, 0), Task("t"), 1, 5, Sampling(), 3), suite)
+
+    async def main() -> int:
+        await asyncio.ensure_future(episode())  # what is made once
+        gc.collect()
+        gc.disable()
+        for _ in range(5):
+            await asyncio.ensure_future(episode())
+        return gc.collect()
+
+    try:
+        assert run(main()) == 0
+    finally:
+        gc.enable()

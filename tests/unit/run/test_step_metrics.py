@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tunix_core.run.metrics import told_by
+from tunix_core.run.metrics import StepMetrics
 from tunix_core.run.pipeline import Taken
 from tunix_core.types import Failure, Group, SampleId, Score, Task, TokenSpan, Trajectory
 
@@ -26,7 +27,11 @@ def member(index: int, sample: int, score: float | None, **fields: Any) -> Traje
 
 
 def told(taken: Taken, ended: Sequence[Trajectory] = ()) -> dict[str, float]:
-    return told_by(0, taken, {"s": ended})
+    metrics = StepMetrics(["s"])
+    for trajectory in ended:
+        metrics.episode(trajectory)
+    asyncio.run(metrics.groups(taken))
+    return dict(metrics._told.row(0))
 
 
 def test_the_score_is_the_mean_of_what_the_samples_scored() -> None:
