@@ -18,10 +18,15 @@ Take = Callable[[Group], Awaitable[None]]
 
 @dataclass(slots=True)
 class Taken:
-    """The groups of one step: those that took a place, and those that carried no signal and were replaced."""
+    """The groups of one step: those that took a place, and those that carried no signal and were replaced.
+
+    Attributes:
+        taught: whether something can be learned from one of those that took a place.
+    """
 
     groups: list[Group] = field(default_factory=list)
     refilled: list[Group] = field(default_factory=list)
+    taught: bool = False
 
 
 class Pipeline:
@@ -96,7 +101,9 @@ class Pipeline:
             group = await self.next_group(plan)
             if group is None:
                 continue
-            if self.scheduler.consume(group, self._teaches(group)):
+            teaches = self._teaches(group)
+            if self.scheduler.consume(group, teaches):
+                taken.taught |= teaches
                 taken.groups.append(group)
                 await take(group)
             else:

@@ -306,7 +306,7 @@ class Training:
         self.progress.step(row)
         self.trackers.log(step, row)
         self.hub.hooks.notify("tunix_train_step", ctx=self._context(), metrics=row)
-        self.silent_steps = 0 if any(map(self._teaches, taken.groups)) else self.silent_steps + 1
+        self.silent_steps = 0 if taken.taught else self.silent_steps + 1
         if self.silent_steps >= self.config.scheduler.no_signal_steps:
             raise NoSignal(
                 f"{self.silent_steps} steps in a row, every group's samples scored the same, so nothing can be "
