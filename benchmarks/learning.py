@@ -1,7 +1,7 @@
 """Does each algorithm learn? `python benchmarks/learning.py algorithms | stale | scales [--seeds 3]`.
 
 algorithms: every policy gradient with its defaults, on policy. stale: GRPO and its corrections on tokens of
-up to eight versions ago. scales: two suites whose rewards differ by a factor of 1,000, normalised three ways.
+eight versions ago. scales: two suites whose rewards differ by a factor of 1,000, normalised three ways.
 Prints a table of held-out scores before and after, and keeps what was run in bench-out/learning-*.json.
 """
 
@@ -45,7 +45,9 @@ CORRECTIONS = [
     "opsm",
     "a3po",
 ]
-STALE = ["scheduler.mode=in_flight", "scheduler.max_staleness=8"]
+LAG = 7  # versions by which the engine's weights are late; a token is trained one or two versions after that
+STALE = ["scheduler.mode=in_flight", f"scheduler.max_staleness={LAG + 2}", "scheduler.max_episodes=128"]
+TUNIX, LATE = ["-m", "tunix_core.cli"], [str(HERE / "learning_late.py"), str(LAG)]
 SCALES = ("suite", "batch", "none")
 
 
@@ -67,12 +69,12 @@ def rows(part: str) -> Iterator[tuple[str, str, list[str]]]:
             yield scope, "scales.toml", [f"trainer.options.normalise={scope}"]
 
 
-def run(config: str, settings: list[str], seed: int) -> dict[str, Any]:
+def run(program: list[str], config: str, settings: list[str], seed: int) -> dict[str, Any]:
     """One training run: per suite before and after, its seconds, and the staleness of its tokens."""
     with tempfile.TemporaryDirectory() as folder:
         options = [f"run_dir={folder}/run", f"seed={seed}", *settings]
         arguments = [part for option in options for part in ("-o", option)]
-        command = [sys.executable, "-m", "tunix_core.cli", "train", str(HERE / config), *arguments]
+        command = [sys.executable, *program, "train", str(HERE / config), *arguments]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
@@ -105,11 +107,12 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     kept = given.out / f"learning-{given.part}.json"
+    program = LATE if given.part == "stale" else TUNIX
     found: dict[str, Any] = json.loads(kept.read_text()) if given.only and kept.exists() else {}
     for name, config, settings in rows(given.part):
         if given.only and name not in given.only.split(","):
             continue
-        found[name] = [run(config, settings, seed) for seed in range(given.seeds)]
+        found[name] = [run(program, config, settings, seed) for seed in range(given.seeds)]
         kept.write_text(json.dumps(found, indent=1))
         print(line(name, found[name]), flush=True)
 
