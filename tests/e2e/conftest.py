@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Callable[..., Any]:
-    """`launch(options="failing = 0.2", rest="[scheduler]\\n…", steps=2, name="run")` trains and gives the result."""
+    """`launch(options="failing = 0.2", rest="[scheduler]\\n…", steps=2, name="run")` trains and gives the result.
+
+    However it ends, the trainer's thread ends with it.
+    """
 
     def go(options: str = "", rest: str = "", steps: int = 2, name: str = "run", suite: str = SUITE, **how: Any) -> Any:
         from tunix_core.config import load_config
@@ -32,6 +36,10 @@ def launch(tmp_path: Path) -> Callable[..., Any]:
         from tunix_core.run import train
 
         text = SMALL.format(steps=steps, run_dir=tmp_path / name) + rest + suite.format(options=options)
-        return train(load_config(None, text=text), hub=Hub.load(files=[TROUBLE]), **how)
+        others = set(threading.enumerate())
+        try:
+            return train(load_config(None, text=text), hub=Hub.load(files=[TROUBLE]), **how)
+        finally:
+            assert not [thread for thread in set(threading.enumerate()) - others if thread.name == "tunix-trainer"]
 
     return go

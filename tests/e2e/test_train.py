@@ -123,8 +123,11 @@ group_size = 2
 sampling = { max_tokens = 6 }
 rewards = [{ id = "env", weight = 0.0 }]
 """.replace("{", "{{").replace("}", "}}")
+    given = {"suite": suite, "rest": "[scheduler]\nno_signal_steps = 2\n", "steps": 5}
     with pytest.raises(NoSignal, match=r"trajectories\.jsonl"):
-        launch(suite=suite, rest="[scheduler]\nno_signal_steps = 2\n", steps=5)
+        launch(**given)
+    with pytest.raises(CheckpointError, match="no checkpoint yet"):
+        launch(**given, resume=True)
 
 
 def test_modes_in_flight_and_drain_train_too(launch):

@@ -79,7 +79,6 @@ class Training:
         self.interrupt = Interrupt()
         self.silent_steps = 0
         self._saved_metrics: Mapping[str, float] = {}
-        self._trainer_thread = TrainerThread()
 
     async def run(self, run_dir: RunDir, resume: bool) -> RunResult:
         """Opens the rooms, evaluates, trains, evaluates; closes everything whatever happens."""
@@ -88,10 +87,11 @@ class Training:
         self.run_dir = run_dir
         self.checkpoints = Checkpoints(run_dir.checkpoints, keep=self.config.checkpoint.keep)
         started = time.monotonic()
-        saved = await self._in_trainer(self._restore) if resume else {}
-        first = self.learner.version
         async with AsyncExitStack() as stack:
+            self._trainer_thread = TrainerThread()
             stack.push_async_callback(self._trainer_thread.aclose)
+            saved = await self._in_trainer(self._restore) if resume else {}
+            first = self.learner.version
             folder = run_dir.path / "spans" if self.config.profiling.spans else None
             self.observed = stack.enter_context(observing(folder))
             self.stall = StallWatch(self.config.scheduler.stall_timeout_s, self.observed, self._rooms)

@@ -20,8 +20,9 @@ def run(body: Callable[[TrainerThread], Awaitable[None]]) -> None:
         finally:
             await thread.aclose()
 
+    others = set(threading.enumerate())
     asyncio.run(main())
-    assert not [thread for thread in threading.enumerate() if thread.name == "tunix-trainer"]
+    assert not [thread for thread in set(threading.enumerate()) - others if thread.name == "tunix-trainer"]
 
 
 def test_the_event_loop_goes_on_while_it_computes() -> None:
