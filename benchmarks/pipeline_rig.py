@@ -32,6 +32,7 @@ RUNS = HERE.parent / "bench-out" / "pipeline-runs"
 ENV = HERE / "pipeline_env.py"
 CONCURRENT, GROUP, TURNS, TOKENS = 256, 8, 3, 32
 ENGINE = "engines/slots"
+WORKERS = min(2, os.cpu_count() or 1)  # one decode loop of a model this small keeps one core busy
 EDGE = 0.1  # of a run, at its beginning and at its end, that is left out
 
 
@@ -185,11 +186,11 @@ quarantine_after = 100000
 no_signal_steps = 100000
 [engine]
 id = "{engine}"
-slots = 32
-max_context = 512
-
+slots = {min(64, episodes)}
+workers = {WORKERS}
+max_context = 256
 prefill_chunk = 32
-decode_steps = 4
+decode_steps = 16
 [checkpoint]
 every_steps = 100000
 """

@@ -48,9 +48,10 @@ def product_weight(logp: Array, batch: Batch, *, cutoff: float = 2.0) -> Array:
     return jnp.where(product <= cutoff, product, 0.0)
 
 
-def product_gate(logp: Array, batch: Batch, *, cutoff: float = 2.0) -> Array:
-    """1 where W <= cutoff, else 0: the gate of `product_weight` without its weight."""
-    return (_product(batch) <= cutoff).astype(logp.dtype)
+def product_gate(logp: Array, batch: Batch, *, low: float = 0.5, cutoff: float = 2.0) -> Array:
+    """1 where low <= W <= cutoff, else 0: rejection by sequence, without a weight. From both sides, as verl has it
+    (pull request 3984): samples that have become unlikely, unweighted, would be unlearned again and again."""
+    return _within(_product(batch), low, cutoff).astype(logp.dtype)
 
 
 def sequence_tis(logp: Array, batch: Batch, *, cap: float = 2.0) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import selectors
 import sys
 import threading
 import time
@@ -25,6 +26,8 @@ KEPT = 4096  # lags between two calls of `statistics`
 SHOWN = 8  # innermost frames of a culprit
 CULPRITS = 20  # told apart; a machine that is overloaded stops anywhere
 OTHERS = "others"
+ELSEWHERE = "nothing of its own: another thread keeps the interpreter to itself, or the machine is overloaded"
+LOOP_ITSELF = frozenset({asyncio.runners.__file__, asyncio.base_events.__file__, selectors.__file__})
 
 
 class Watchdog:
@@ -82,15 +85,17 @@ class Watchdog:
         late = self._clock() - due
         if late <= self._limit_s or due == self._seen:
             return
-        frame = self._frame()
-        self._seen = due
-        stack = "".join(traceback.format_list(traceback.extract_stack(frame)[-SHOWN:])) if frame else "unknown"
+        stack, self._seen = _stack(self._frame()), due
         if stack not in self.culprits and len(self.culprits) >= CULPRITS:
             stack = OTHERS
         self.culprits[stack] = self.culprits.get(stack, 0) + 1
         if self.culprits[stack] == 1 and stack != OTHERS:
-            log.warning(
-                "the event loop has been held up for %.2f s; every episode waits meanwhile. It is in:\n%s", late, stack
+            level = logging.INFO if stack == ELSEWHERE else logging.WARNING  # nothing that an environment could mend
+            log.log(
+                level,
+                "the event loop has been held up for %.2f s; every episode waits meanwhile. It is in:\n%s",
+                late,
+                stack,
             )
 
     def statistics(self) -> dict[str, float]:
@@ -111,3 +116,12 @@ class Watchdog:
     def _run(self) -> None:
         while not self._stopping.wait(self._limit_s / 2):
             self.look()
+
+
+def _stack(frame: FrameType | None) -> str:
+    """What holds the loop's thread up, by its innermost frames."""
+    if frame is None:
+        return "unknown"
+    if frame.f_code.co_filename in LOOP_ITSELF:
+        return ELSEWHERE
+    return "".join(traceback.format_list(traceback.extract_stack(frame)[-SHOWN:]))

@@ -23,6 +23,8 @@ ADVICE = (
     'with model_options = { dtype = "bfloat16" }'
 )
 
+IN_AN_UPDATE = 3  # trees of the parameters' size that an update holds besides what it takes and gives; with AdamW 2.6
+
 
 def bytes_of(tree: Tree) -> int:
     """Of a pytree's arrays, or what has their shapes: what one device holds of them."""

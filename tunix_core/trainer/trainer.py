@@ -18,7 +18,7 @@ from tunix_core.trainer.health import Health, Keep, drop
 from tunix_core.trainer.lanes import Arrays, Lane, Measure, Member, Part, arrays_of
 from tunix_core.trainer.logprobs import token_logprobs
 from tunix_core.trainer.measures import checked_reference, logprobs, reference_measure, shown
-from tunix_core.trainer.memory import bytes_of, step_bytes
+from tunix_core.trainer.memory import IN_AN_UPDATE, bytes_of, step_bytes
 from tunix_core.trainer.optimizer import make_stepping
 from tunix_core.trainer.outcomes import decide, outcome_of
 from tunix_core.trainer.packing import Packer, Sample, empty_batch
@@ -189,17 +189,20 @@ class Trainer:
         def value(trained: Params) -> jax.Array:
             return jnp.sum(token_logprobs(self._model, parts.having(trained).whole, batch)[0])
 
-        kept, largest = step_bytes(value, parts.trained)
-        share = self._placing.row_share(self._config.rows)
-        lanes = self._distinct()
+        share, lanes = self._placing.row_share(self._config.rows), self._distinct()
+        kept, largest = (size // share for size in step_bytes(value, parts.trained))
+        trained, state = bytes_of(parts.trained), bytes_of(self._optimizer)
         return {
             "parameters": bytes_of(parts),
-            "their successors": bytes_of(parts.trained),
+            "their successors": trained,
             "gradients": sum(bytes_of(lane.sums.gradient) for lane in lanes),
-            "optimizer": bytes_of(self._optimizer),
+            "optimizer": state,
             "critics": sum(lane.critic.bytes() for lane in lanes if lane.critic),
-            "activations": kept // share,
-            "largest array": largest // share,
+            "activations": kept,
+            "largest array": largest,
+            # A micro-batch's own gradient; or, when the activations are gone, what an update has in hand.
+            "gradients in passing": max(trained, IN_AN_UPDATE * trained - kept - largest),
+            "a checkpoint's copy": trained + state if jax.default_backend() == "cpu" else 0,
         }
 
     def warm_up(self) -> None:

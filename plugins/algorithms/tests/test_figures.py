@@ -54,7 +54,7 @@ LOSSES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
     "ppo x IcePop [.5,5], token mean": (corrected(icepop={}), {}),
     "ppo x product weight, > 3 -> 0, token mean": (corrected(product_weight={"cutoff": 3.0}), {}),
     "ppo x product weight, > 2 -> 0, token mean": (corrected(product_weight={}), {}),
-    "ppo x gate only, product > 2 -> 0, token mean": (corrected(product_gate={}), {}),
+    "ppo x gate only, product > 2 -> 0, token mean": (corrected(product_gate={"low": 0.0}), {}),
     "ppo x sequence TIS cap 2, token mean": (corrected(sequence_tis={}), {}),
     "ppo x geometric gate [.5,1.5] x token weight, token mean": (
         corrected(geometric_gate={"low": 0.5, "high": 1.5}, decoupled={}),

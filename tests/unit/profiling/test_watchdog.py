@@ -89,6 +89,23 @@ def test_culprits_are_told_apart_up_to_a_number(caplog: pytest.LogCaptureFixture
     assert len(caplog.records) == CULPRITS
 
 
+def test_a_hold_by_nothing_on_the_loop_is_counted_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Another thread keeps the interpreter: innermost is the loop itself, which no environment could mend."""
+    held: dict[str, Any] = {}
+    exec(compile("import sys\ndef waiting(): return sys._getframe()", asyncio.runners.__file__, "exec"), held)
+
+    def check(dog: Watchdog, clock: Clock, stack: list[Any]) -> None:
+        stack[0] = held["waiting"]
+        clock.now += 0.5
+        dog.look()
+        assert dog.statistics()["held_up"] == 1
+        assert ["another thread" in culprit for culprit in dog.culprits] == [True]
+
+    with caplog.at_level(logging.INFO):
+        watched(check)
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
+
+
 def test_a_loop_on_time_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     def check(dog: Watchdog, clock: Clock, _: list[Any]) -> None:
         for _ in range(50):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
 
+from tunix_core.algorithms import clip_objective, normalised, policy_gradient
+from tunix_core.config import TrainerConfig
 from tunix_core.errors import EngineError, OutOfMemory
+from tunix_core.models.config import DecoderConfig
+from tunix_core.models.decoder import DecoderModel
+from tunix_core.trainer import Trainer
 from tunix_core.trainer.memory import advised, bytes_of, memory_line, step_bytes
+from tunix_core.trainer.placing import Placing
 
 MIB = 2**20
 
@@ -28,6 +36,33 @@ def test_more_rows_need_more() -> None:
         return step_bytes(lambda w: (jnp.tanh(jnp.ones((rows, 64)) @ w) ** 2).sum(), jnp.ones((64, 64)))[0]
 
     assert loss(512) > 1.9 * loss(256) > 0
+
+
+@pytest.mark.parametrize(("rows", "row_tokens"), [(4, 256), (1, 32)])
+def test_a_step_takes_about_what_was_estimated(rows: int, row_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of it activations, or, where the batch is small, what an update has in hand."""
+    taken: dict[str, int] = {}
+    jitted = Placing.jit
+
+    def measured(self: Placing, function: Any, outputs: Any, **how: Any) -> Any:
+        program = jitted(self, function, outputs, **how)
+
+        def call(*arguments: Any) -> Any:
+            found = program.lower(*arguments).compile().memory_analysis()
+            taken[function.__name__] = max(taken.get(function.__name__, 0), found.temp_size_in_bytes)
+            return program(*arguments)
+
+        return call
+
+    monkeypatch.setattr(Placing, "jit", measured)
+    config = TrainerConfig(rows=rows, row_tokens=row_tokens)
+    model = DecoderModel(DecoderConfig(512, 128, 4, 4, 2, 32, 512, 1024))
+    objective = policy_gradient("test/clip", normalised, clip_objective(0.2, 0.2))
+    learner = Trainer(model, model.init(0), {"s": objective}, config, steps=1)
+    needs = learner.memory()
+    learner.warm_up()
+    told = sum(needs[name] for name in ("activations", "largest array", "gradients in passing"))
+    assert 0.6 * told < max(taken["add"], taken["update"]) < 1.1 * told
 
 
 def test_bytes_are_those_of_one_device() -> None:
