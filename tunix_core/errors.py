@@ -209,6 +209,13 @@ def failure_of(error: EpisodeError) -> Failure:
     return Failure(kind=error.kind, boundary=error.where or "unknown", message=line, retry=error.retry)
 
 
+def check_number(what: str, value: object, default: object) -> None:
+    """Raises UsageError where the default is a number or a truth value, and the value is a text."""
+    if isinstance(value, str) and isinstance(default, bool | int | float):
+        kind = "true or false" if isinstance(default, bool) else "a number"
+        raise UsageError(f"{what} is the text {value!r}; expected {kind}, like its default {default!r}.")
+
+
 def did_you_mean(given: str, known: Sequence[str]) -> str:
     """ " Did you mean 'x'?" or, when nothing is near, ""."""
     near = get_close_matches(given, known, n=3, cutoff=0.6)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from tunix_core.algorithms.losses import log_ratio, sequence_means, sequence_sums
 from tunix_core.algorithms.metrics import Metrics, token_means
-from tunix_core.errors import UsageError, did_you_mean
+from tunix_core.errors import UsageError, check_number, did_you_mean
 
 Array = jax.Array
 Batch = Mapping[str, Any]
@@ -96,13 +96,19 @@ def check_corrections(corrections: Corrections) -> None:
         if name not in CORRECTIONS:
             near = did_you_mean(name, list(CORRECTIONS))
             raise UsageError(f"there is no correction {name!r}.{near} There are: {', '.join(CORRECTIONS)}")
-        taken = list(inspect.signature(CORRECTIONS[name]).parameters)[2:]
-        for option in options:
+        parameters = list(inspect.signature(CORRECTIONS[name]).parameters.values())[2:]
+        taken = {parameter.name: parameter.default for parameter in parameters}
+        for option, value in options.items():
             if option not in taken:
-                near = did_you_mean(option, taken)
+                near = did_you_mean(option, list(taken))
                 raise UsageError(
                     f"correction {name!r} takes no {option!r}.{near} It takes: {', '.join(taken) or 'nothing'}"
                 )
+            check_number(f"correction {name!r}: {option!r}", value, taken[option])
+        if "low" in taken:
+            low, *_, high = {**taken, **options}.values()
+            if low > high:
+                raise UsageError(f"correction {name!r} keeps nothing: its low, {low}, is above {list(taken)[-1]}, {high}")
 
 
 def needs_proximal(corrections: Corrections) -> bool:

@@ -39,7 +39,7 @@ from tunix_core.algorithms.reference import (
     score_costs,
 )
 from tunix_core.contracts import Algorithm, LossTerms, Outcome
-from tunix_core.errors import UsageError, did_you_mean
+from tunix_core.errors import UsageError, check_number, did_you_mean
 
 Array = jax.Array
 Batch = Mapping[str, Any]
@@ -216,6 +216,7 @@ def _checked(id: str, shared: Mapping[str, Any]) -> dict[str, Any]:
         if name not in SHARED:
             near = did_you_mean(name, list(SHARED))
             raise UsageError(f"{id} takes no option {name!r}.{near} `tunix hub show {id}` lists what it takes")
+        check_number(f"{id}: option {name!r}", shared[name], SHARED[name])
     options = {**SHARED, **shared}
     check_corrections(options["corrections"])
     check_estimator(options["kl"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ def load_config(path: Path | str | None, overrides: Sequence[str] = (), text: st
     table = _parse(text, source)
     _expand_plugins(table)
     if path is not None:
-        _anchor_plugin_files(table, Path(path).parent)
+        _anchor_files(table, Path(path).parent)
     places = _Places(source, key_lines(text))
     for override in overrides:
         places.overridden[_apply(table, override)] = f"-o {override}"
@@ -68,10 +69,14 @@ def _expand_plugins(table: dict[str, Any]) -> None:
         table["plugins"] = {"files": table["plugins"]}
 
 
-def _anchor_plugin_files(table: Mapping[str, Any], folder: Path) -> None:
-    plugins = table.get("plugins")
+def _anchor_files(table: Mapping[str, Any], folder: Path) -> None:
+    """Files of plugins, and suites' interpreters, are named from where the config lies."""
+    plugins, suites = table.get("plugins"), table.get("suite")
     if isinstance(plugins, dict) and isinstance(plugins.get("files"), list):
         plugins["files"] = [str((folder / f).resolve()) if isinstance(f, str) else f for f in plugins["files"]]
+    for suite in suites if isinstance(suites, list) else ():
+        if isinstance(suite, dict) and isinstance(python := suite.get("python"), str) and python:
+            suite["python"] = os.path.abspath(folder / python)  # not resolved: it is a link out of its environment
 
 
 class _Places:

@@ -147,8 +147,8 @@ class _Registration:
         if type(spec) is not KINDS[kind]:
             wanted = KINDS[kind].__name__
             raise PluginError(f"tunix_register_{kind} takes {wanted}(...), and was given {type(spec).__name__}")
-        if self._record.is_file and "/" not in spec.id:
-            spec = replace(spec, id=f"{self._record.name}/{spec.id}")
+        if "/" not in spec.id and len(self._record.namespaces) == 1:  # one file serves as a file and in a package
+            spec = replace(spec, id=f"{self._record.namespaces[0]}/{spec.id}")
         self._check_id(kind, spec.id)
         _check_content(spec)
         self._specs[kind][spec.id] = spec

@@ -116,6 +116,13 @@ class RunDir:
         rows = (readable(t) | {"branches": [_arrays(row) for row in t.rows()]} for g in groups for t in g.survivors)
         (folder / f"step-{step:08d}.jsonl").write_text("".join(_line(row) + "\n" for row in rows))
 
+    def forget(self) -> None:
+        """Removes what could not begin: the corrected run may have the directory. One with a step or a checkpoint
+        stays."""
+        self._metrics.flush()
+        if not (self.path / "metrics.jsonl").stat().st_size and not self.checkpoints.exists():
+            shutil.rmtree(self.path)
+
     def close(self) -> None:
         self._metrics.close()
         self._trajectories.close()

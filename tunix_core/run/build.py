@@ -10,7 +10,7 @@ from typing import Any
 
 from tunix_core.config import RunConfig, SuiteConfig
 from tunix_core.contracts import Curriculum, Engine, EnvOpener, Hooks, Policy, Sampling, Sandboxes, Scorer, TaskSource
-from tunix_core.errors import UsageError, did_you_mean
+from tunix_core.errors import UsageError, check_number, did_you_mean
 from tunix_core.plugins import Hub
 from tunix_core.rollout import Suite
 from tunix_core.run.sandboxes import needs_sandbox
@@ -60,6 +60,8 @@ def prepare(config: SuiteConfig, hub: Hub) -> Bench:
     if unknown:
         near, known = did_you_mean(unknown[0], list(spec.options)), ", ".join(spec.options) or "none"
         raise UsageError(f"suite {config.name!r}: {config.env} has no option {unknown[0]!r}.{near} It takes: {known}.")
+    for name, value in config.options.items():
+        check_number(f"suite {config.name!r}: option {name!r}", value, spec.options[name].default)
     options = {name: option.default for name, option in spec.options.items()} | dict(config.options)
     return Bench(spec, config, options, config.timeouts.over(spec.timeouts), config.max_turns or spec.max_turns)
 
@@ -167,9 +169,10 @@ def _algorithm(identity: str, options: Mapping[str, Any], hub: Hub) -> Any:
 
 
 def check_options(make: Any, identity: str, options: Mapping[str, Any], listed: Sequence[str]) -> None:
-    """Raises UsageError when `make` does not take one of the options; the message says which are `listed`."""
+    """Raises UsageError when `make` does not take one of the options, and says which are `listed`; or takes a number."""
     taken = signature(make).parameters
-    for name in options:
+    for name, value in options.items():
+        check_number(f"{identity}: option {name!r}", value, taken[name].default if name in taken else None)
         if name not in taken and all(p.kind is not Parameter.VAR_KEYWORD for p in taken.values()):
             near, known = did_you_mean(name, listed), ", ".join(listed) or "none"
             raise UsageError(f"{identity} has no option {name!r}.{near} It takes: {known}.")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tunix_core.config import RunConfig, dump_config
+from tunix_core.errors import UsageError
 from tunix_core.plugins import Hub
 from tunix_core.reporting import RunDir
 from tunix_core.run.build import prepare
@@ -57,8 +58,13 @@ def train(
         else:
             run_dir.write_text("config.toml", dump_config(config))
             run_dir.write_json("lock.json", lock)
-        with advised(training.needs):
-            return run_on_loop(training.run(run_dir, resume))
+        try:
+            with advised(training.needs):
+                return run_on_loop(training.run(run_dir, resume))
+        except UsageError:
+            if not resume:
+                run_dir.forget()
+            raise
 
 
 def _default_dir(name: str) -> str:

@@ -189,9 +189,8 @@ class Trainer:
         def value(trained: Params) -> jax.Array:
             return jnp.sum(token_logprobs(self._model, parts.having(trained).whole, batch)[0])
 
-        share, lanes = self._placing.row_share(self._config.rows), self._distinct()
-        kept, largest = (size // share for size in step_bytes(value, parts.trained))
-        trained, state = bytes_of(parts.trained), bytes_of(self._optimizer)
+        lanes, trained, state = self._distinct(), bytes_of(parts.trained), bytes_of(self._optimizer)
+        kept, largest = (n // self._placing.row_share(self._config.rows) for n in step_bytes(value, parts.trained))
         return {
             "parameters": bytes_of(parts),
             "their successors": trained,

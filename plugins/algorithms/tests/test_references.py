@@ -209,6 +209,19 @@ def test_a_token_that_is_rejected_stays_in_the_denominator() -> None:
         np.testing.assert_allclose(gated[one], whole[one])
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"product_gate": {"low": 3.0}}, "'product_gate' keeps nothing: its low, 3.0, is above cutoff, 2.0"),
+        ({"icepop": {"low": 0.5, "high": 0.1}}, "its low, 0.5, is above high, 0.1"),
+        ({"token_tis": {"cap": "big"}}, "'token_tis': 'cap' is the text 'big'; expected a number"),
+    ],
+)
+def test_a_correction_that_would_keep_nothing_or_no_number_is_refused(options: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        make_grpo(corrections=options)
+
+
 def test_the_value_loss_is_clipped_around_the_old_value() -> None:
     rng = np.random.default_rng(0)
     values, old, returns = rng.normal(size=(3, 1, 9))

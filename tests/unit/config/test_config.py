@@ -235,6 +235,13 @@ def test_plugin_files_are_relative_to_the_config_file(tmp_path: Path, plugins: s
     assert load_config(path, ['plugins=["other.py"]']).plugins.files == ("other.py",)
 
 
+def test_the_interpreter_of_a_suite_is_relative_to_the_config_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[[suite]]\nenv = "a/b"\nisolation = "venv"\npython = "envs/bin/python"\n')
+    assert load_config(path).suites[0].python == str(tmp_path / "envs/bin/python")
+    assert load_config(path, ["suite.a/b.python=other/python"]).suites[0].python == "other/python"
+
+
 @pytest.mark.parametrize(("text", "value"), [("1", 1), ("1e-3", 1e-3), ("true", True), ("[1]", [1]), ("a b", "a b")])
 def test_a_value_of_the_command_line_is_toml_or_itself(text: str, value: object) -> None:
     assert parse_value(text) == value

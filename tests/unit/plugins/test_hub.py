@@ -104,6 +104,25 @@ def test_a_bare_name_works_while_it_is_unique(hub: Hub, install: Install) -> Non
         Hub.load().resolve("envs", "lake")
 
 
+def test_a_bare_id_of_a_distribution_with_one_namespace_gets_it(hub: Hub, install: Install) -> None:
+    code = """
+from tunix_core import RewardSpec, hookimpl
+
+def short(episode):
+    return 1.0
+
+@hookimpl
+def tunix_register_rewards(register):
+    register(RewardSpec("short", f"{__name__}:short"))
+"""
+    install("tunix-one", code, entries={"one": "tunix_one"})
+    install("tunix-two", code, entries={"first": "tunix_two", "second": "tunix_two"})
+    found = Hub.load()
+    assert found.load_object("rewards", "one/short")(None) == 1.0
+    with pytest.raises(PluginError, match=r"id 'short' is outside .* name it 'first/...' or 'second/...'"):
+        found.find("rewards", "first/short")
+
+
 def test_an_unknown_kind_is_refused(hub: Hub) -> None:
     with pytest.raises(UsageError, match=r"no kind 'env'. Did you mean 'envs'"):
         hub.find("env", "toy/lake")

@@ -31,6 +31,20 @@ def trajectory(**fields: Any) -> Trajectory:
     return Trajectory(SampleId("sums", 3, 1), "math/arithmetic", Task("t7"), 0, **fields)
 
 
+def test_only_a_run_that_did_not_begin_is_forgotten(tmp_path: Path) -> None:
+    with started(tmp_path / "empty") as run:
+        run.forget()
+    assert not run.path.exists()
+    with started(tmp_path / "stepped") as run:
+        run.metrics({"step": 0})
+        run.forget()
+        assert rows(run.path) == [{"step": 0}]
+    with started(tmp_path / "saved") as run:
+        run.checkpoints.mkdir()
+        run.forget()
+        assert run.checkpoints.exists()
+
+
 def test_rows_and_episodes_are_there_as_soon_as_they_are_written(tmp_path: Path) -> None:
     with started(tmp_path / "a" / "run") as run:
         run.metrics({"step": 0, "loss": 0.5})

@@ -100,6 +100,7 @@ def test_tasks_are_made_from_the_options_that_their_maker_takes(hub: Hub) -> Non
         (suite("pond/broken", options={"q": 1}), "pond/broken: 'pond:Absent' of file .*Absent"),
         (suite("pond/y"), "envs has no 'pond/y'; file .*registers no such id"),
         (suite("x"), "'x' is not a whole id; write 'pond/x'"),
+        (suite(options={"depth": "deep"}), "option 'depth' is the text 'deep'; expected a number, like its default 2"),
         (suite("brook/x"), "no installed package has namespace 'brook'. Try: pip install tunix-env-brook"),
     ],
 )
@@ -112,7 +113,7 @@ def test_what_is_not_there_is_refused_by_name(hub: Hub, given: SuiteConfig, says
     ("given", "says"),
     [
         (suite(options={"depth": 10}), "suite 'mine': its tasks can't be made from .*'depth': 10.*: too deep"),
-        (suite(options={"depth": "deep"}), "suite 'mine': its tasks can't be made from .*'depth': 'deep'"),
+        (suite(options={"depth": [3]}), "suite 'mine': its tasks can't be made from .*'depth': .3."),
         (suite("pond/file"), "suite 'mine': its tasks can't be made from .*No such file or directory: 'nowhere.jsonl'"),
     ],
 )

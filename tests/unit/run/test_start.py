@@ -31,6 +31,8 @@ env = "math/arithmetic"
         ("options = { levels = [99] }", "", "levels"),
         ("options = { lvels = [1] }", "", "did you mean|Did you mean"),
         ("", "options = { clip = 3 }", "no option 'clip'"),
+        ("", 'options = { eps_low = "big" }', "option 'eps_low' is the text 'big'; expected a number"),
+        ("", 'options = { dual_clip = 4, kl_weight = "big" }', "option 'kl_weight' is the text 'big'"),
     ],
 )
 def test_a_mistake_in_the_config_is_told_before_the_run_directory_is_made(
@@ -40,3 +42,11 @@ def test_a_mistake_in_the_config_is_told_before_the_run_directory_is_made(
     with pytest.raises(UsageError, match=reason):
         train(load_config(None, text=text), hub=Hub.load())
     assert not (tmp_path / "run").exists()
+
+
+def test_what_is_found_out_while_the_run_opens_leaves_the_directory_to_the_corrected_one(tmp_path: Path) -> None:
+    text = CONFIG.format(run_dir=tmp_path / "run", suite='isolation = "venv"\npython = "absent/python"', trainer="")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="there is no program 'absent/python'"):
+            train(load_config(None, text=text), hub=Hub.load())
+        assert not (tmp_path / "run").exists()
