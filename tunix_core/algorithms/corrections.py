@@ -49,8 +49,8 @@ def product_weight(logp: Array, batch: Batch, *, cutoff: float = 2.0) -> Array:
 
 
 def product_gate(logp: Array, batch: Batch, *, low: float = 0.5, cutoff: float = 2.0) -> Array:
-    """1 where low <= W <= cutoff, else 0: rejection by sequence, without a weight. From both sides, as verl has it
-    (pull request 3984): samples that have become unlikely, unweighted, would be unlearned again and again."""
+    """1 where low <= W <= cutoff, else 0: the gate of `product_weight` without its weight, and from both sides, as verl
+    has it (pull request 3984): what has become unlikely, unweighted, would be unlearned again and again."""
     return _within(_product(batch), low, cutoff).astype(logp.dtype)
 
 
@@ -106,9 +106,9 @@ def check_corrections(corrections: Corrections) -> None:
                 )
             check_number(f"correction {name!r}: {option!r}", value, taken[option])
         if "low" in taken:
-            low, *_, high = {**taken, **options}.values()
+            (_, low), (edge, high) = {**taken, **options}.items()
             if low > high:
-                raise UsageError(f"correction {name!r} keeps nothing: its low, {low}, is above {list(taken)[-1]}, {high}")
+                raise UsageError(f"correction {name!r} keeps nothing: its low, {low}, is above {edge}, {high}")
 
 
 def needs_proximal(corrections: Corrections) -> bool:

@@ -169,7 +169,7 @@ def _algorithm(identity: str, options: Mapping[str, Any], hub: Hub) -> Any:
 
 
 def check_options(make: Any, identity: str, options: Mapping[str, Any], listed: Sequence[str]) -> None:
-    """Raises UsageError when `make` does not take one of the options, and says which are `listed`; or takes a number."""
+    """Raises UsageError when `make` does not take one of the options, and says which are `listed`; or its value."""
     taken = signature(make).parameters
     for name, value in options.items():
         check_number(f"{identity}: option {name!r}", value, taken[name].default if name in taken else None)

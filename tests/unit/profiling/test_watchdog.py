@@ -101,7 +101,7 @@ def test_a_hold_by_nothing_on_the_loop_is_counted_and_no_warning(caplog: pytest.
         assert dog.statistics()["held_up"] == 1
         assert ["another thread" in culprit for culprit in dog.culprits] == [True]
 
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="tunix_core.profiling.watchdog"):
         watched(check)
     assert [record.levelno for record in caplog.records] == [logging.INFO]
 
