@@ -96,6 +96,8 @@ def check_corrections(corrections: Corrections) -> None:
         if name not in CORRECTIONS:
             near = did_you_mean(name, list(CORRECTIONS))
             raise UsageError(f"there is no correction {name!r}.{near} There are: {', '.join(CORRECTIONS)}")
+        if not isinstance(options, Mapping):
+            raise UsageError(f"correction {name!r} has {options!r}; expected a table of its options, such as {{}}")
         parameters = list(inspect.signature(CORRECTIONS[name]).parameters.values())[2:]
         taken = {parameter.name: parameter.default for parameter in parameters}
         for option, value in options.items():

@@ -227,7 +227,9 @@ class Worker:
             if self._slots.pure[slot]:
                 filled = int(self._slots.filled[slot])
                 moves += self._offer(slot, filled if with_partial else filled - filled % self._sizes.chunk)
-        self._pool = self._copy(self._programs.store, self._pool, self._cache, moves)
+        # A block may have been given up and given out again among these: what was written last is what it stands for.
+        last = {move[2]: move for move in moves}
+        self._pool = self._copy(self._programs.store, self._pool, self._cache, list(last.values()))
 
     def _offer(self, slot: int, end: int) -> list[Move]:
         """The copies that bring the slot's tokens up to `end` into the pool."""

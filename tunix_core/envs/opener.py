@@ -93,7 +93,7 @@ def _check_isolation(name: str, isolation: Isolation, python: str, sandboxes: Sa
             'with packages of its own: isolation = "venv", and python = the interpreter of the virtual environment '
             'they are installed in, e.g. "envs/theirs/bin/python".'
         )
-    if python and not os.access(python, os.X_OK):
+    if python and not (os.path.isfile(python) and os.access(python, os.X_OK)):
         raise UsageError(
             f"{name}: there is no program {python!r}. Make it: python -m venv {Path(python).parent.parent}"
         )

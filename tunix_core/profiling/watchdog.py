@@ -118,10 +118,19 @@ class Watchdog:
             self.look()
 
 
+def _is_idle(frame: FrameType | None) -> bool:
+    """Whether the loop itself is innermost, and nothing that it called: from there out to its runner it is alone."""
+    while frame is not None and frame.f_code.co_filename in LOOP_ITSELF:
+        if frame.f_code.co_filename == asyncio.runners.__file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _stack(frame: FrameType | None) -> str:
     """What holds the loop's thread up, by its innermost frames."""
     if frame is None:
         return "unknown"
-    if frame.f_code.co_filename in LOOP_ITSELF:
+    if _is_idle(frame):
         return ELSEWHERE
     return "".join(traceback.format_list(traceback.extract_stack(frame)[-SHOWN:]))

@@ -184,12 +184,12 @@ class Trainer:
         Activations are those of a whole micro-batch's rows on the device, as if nothing else were split.
         """
         padding = arrays_of(empty_batch(self._config.rows, self._config.row_tokens), 0)
-        batch, parts = forward_arrays(padding), self._parts
+        batch, parts, remat = forward_arrays(padding), self._parts, self._config.remat
 
         def value(trained: Params) -> jax.Array:
-            return jnp.sum(token_logprobs(self._model, parts.having(trained).whole, batch)[0])
+            return jnp.sum(token_logprobs(self._model, parts.having(trained).whole, batch, remat=remat)[0])
 
-        lanes, trained, state = self._distinct(), bytes_of(parts.trained), bytes_of(self._optimizer)
+        lanes, trained, state = self._distinct(), *map(bytes_of, (parts.trained, self._optimizer))
         kept, largest = (n // self._placing.row_share(self._config.rows) for n in step_bytes(value, parts.trained))
         return {
             "parameters": bytes_of(parts),

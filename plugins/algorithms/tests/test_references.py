@@ -214,6 +214,7 @@ def test_a_token_that_is_rejected_stays_in_the_denominator() -> None:
     [
         ({"product_gate": {"low": 3.0}}, "'product_gate' keeps nothing: its low, 3.0, is above cutoff, 2.0"),
         ({"icepop": {"low": 0.5, "high": 0.1}}, "its low, 0.5, is above high, 0.1"),
+        ({"product_gate": 2.0}, "'product_gate' has 2.0; expected a table of its options"),
         ({"token_tis": {"cap": "big"}}, "'token_tis': 'cap' is the text 'big'; expected a number"),
     ],
 )

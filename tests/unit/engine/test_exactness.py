@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,32 @@ def test_the_next_turn_is_the_same_to_the_bit_with_or_without_the_last_one_in_th
     cold = kit.with_engine(kit.engine(kit.decoder, exact=True, slots=4), lambda engine: engine.generate(mine))
     assert cold.cached_tokens == 0
     same(warm, cold)
+
+
+@pytest.mark.parametrize("exact_", [True, False])
+def test_a_block_given_out_twice_at_once_holds_what_it_was_given_last(kit: Any, exact_: bool) -> None:
+    """Of four prefixes that end together, the third supersedes the first two, and the fourth gets one of their places."""
+    first, second = np.random.default_rng(0).integers(0, 60, (2, 8))
+
+    def after(*more: int) -> np.ndarray:
+        return np.array([*first, *more, 7], np.int32)  # the last token is read by decoding
+
+    alone = np.array([*second, 7], np.int32)
+    probe = kit.request(alone, max_tokens=6, temperature=1.0, seed=5)
+
+    async def in_company(engine: SlotEngine) -> Completion:
+        await engine.generate(kit.request(after(9), max_tokens=1))
+        prompts = (after(1, 2), after(1), after(1, 2, 3), alone)
+        await asyncio.gather(*(engine.generate(kit.request(prompt, max_tokens=1)) for prompt in prompts))
+        return await engine.generate(probe)
+
+    def made() -> SlotEngine:
+        return kit.engine(kit.decoder, exact=exact_, slots=4)
+
+    wanted = kit.with_engine(made(), lambda engine: engine.generate(probe))
+    found = kit.with_engine(made(), in_company)
+    assert found.cached_tokens == 8
+    np.testing.assert_array_equal(found.tokens, wanted.tokens)
 
 
 @pytest.mark.parametrize("which", ["exact", "fast"])
