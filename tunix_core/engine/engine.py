@@ -247,9 +247,9 @@ class SlotEngine:
             )
             return not (self._closing or self._ended)
 
-    def _take(self, worker: int) -> Job | None:
+    def _take(self, worker: int, others: bool) -> Job | None:
         with self._wake:
-            return self._queue.take(worker)
+            return self._queue.take(worker, others=others)
 
     def _end(self, error: EngineError) -> None:
         """Fails every open request and all later ones, and ends every thread; the first reason stands."""

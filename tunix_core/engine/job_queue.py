@@ -62,11 +62,11 @@ class JobQueue:
         """Whether there may be a job for the worker to take."""
         return bool(self._lines[worker]) or self._crowded() is not None
 
-    def take(self, worker: int) -> Job | None:
+    def take(self, worker: int, *, others: bool = True) -> Job | None:
         """The next job for the worker, which has a free slot: of its own line or, rather than to leave the slot
-        empty, of the longest line of those who have none."""
+        empty, of the longest line of those who have none, if it takes `others`."""
         line: deque[Job] | None = self._lines[worker]
-        while line or (line := self._crowded()):
+        while line or (others and (line := self._crowded())):
             job = line.popleft()
             if job.cancelled:
                 continue

@@ -43,7 +43,7 @@ class Worker:
     Args:
         index: which of the engine's workers this is.
         state: its cache, in pieces, and its pool, of zeros and its own.
-        take: gives the next job for a free slot, or None.
+        take: gives the next job for a free slot, or None; told whether jobs of other workers may be taken.
         decode_text: gives the text of token ids.
         deterministic: whether what a request gets must not depend, to the bit, on the others; then prefixes are
             computed in chunks at multiples of the chunk, and only what was computed so is shared.
@@ -62,7 +62,7 @@ class Worker:
         sizes: Sizes,
         state: tuple[tuple[Cache, ...], Cache],
         *,
-        take: Callable[[], Job | None],
+        take: Callable[[bool], Job | None],
         decode_text: Decode,
         max_context: int,
         deterministic: bool,
@@ -134,7 +134,8 @@ class Worker:
         self._cache = self._copy(self._programs.load, self._cache, self._pool, moves)
 
     def _next(self) -> Job | None:
-        while job := self._back.popleft() if self._back else self._take():
+        """While jobs wait for a block that is being computed, its free slots are theirs: it takes no others' jobs."""
+        while job := self._back.popleft() if self._back else self._take(not self._behind):
             if not job.cancelled:
                 return job
         return None

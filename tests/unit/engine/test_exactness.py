@@ -109,7 +109,7 @@ def test_the_next_turn_is_the_same_to_the_bit_with_or_without_the_last_one_in_th
 
 @pytest.mark.parametrize("exact_", [True, False])
 def test_a_block_given_out_twice_at_once_holds_what_it_was_given_last(kit: Any, exact_: bool) -> None:
-    """Of four prefixes that end together, the third supersedes the first two, and the fourth gets one of their places."""
+    """Of four prefixes that end together, the third supersedes two, and the fourth gets one of their places."""
     first, second = np.random.default_rng(0).integers(0, 60, (2, 8))
 
     def after(*more: int) -> np.ndarray:

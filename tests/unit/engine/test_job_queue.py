@@ -114,6 +114,7 @@ def test_a_free_slot_takes_what_waits_for_one_elsewhere_and_the_next_turn_follow
     assert [serving.worker, waiting.worker, other.worker] == [0, 1, 0] and rig.queue.waiting == 1
     assert rig.take(0) is serving and rig.take(1) is waiting
     rig.queue.end(waiting)
+    assert rig.queue.take(1, others=False) is None, "its slots are wanted by jobs of its own"
     assert rig.queue.has(1) and rig.take(1) is other and other.worker == 1
     later = rig.serve(other, prompt(8, seed=3))
     rig.queue.end(serving)
