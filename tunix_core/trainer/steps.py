@@ -195,8 +195,10 @@ def make_update(
             {k: s.metrics for k, s in sums.items()},
             {k: s.maxima for k, s in sums.items()},
         )
-        params, state = jax.tree.map(
-            partial(jnp.where, good), (optax.apply_updates(params, steps), stepped), (params, state)
+        params, state = jax.tree.map(  # in the types they had: gradients are float32, whatever the parameters are
+            lambda new, old: jnp.where(good, new.astype(old.dtype), old),
+            (optax.apply_updates(params, steps), stepped),
+            (params, state),
         )
         return params, state, taken + good, jax.tree.map(jnp.zeros_like, sums), report
 

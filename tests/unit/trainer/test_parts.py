@@ -96,6 +96,15 @@ def test_beside_a_base_in_few_bits_they_learn_as_beside_what_it_stands_for(make:
     assert learner.memory()["parameters"] < 0.6 * beside.memory()["parameters"]
 
 
+def test_what_is_trained_in_bfloat16_keeps_the_types_it_began_with(make: Any) -> None:
+    """So that it can be resumed, and an update compiles once."""
+    model = DecoderModel(replace(SIZES, dtype="bfloat16"))
+    learner = trainer(model, model.init(0), replace(CONFIG, optimizer="adamw", master="model"))
+    before = jax.tree.map(lambda leaf: leaf.dtype, learner.state().optimizer)
+    step(learner, make, 0)
+    assert jax.tree.map(lambda leaf: leaf.dtype, learner.state().optimizer) == before
+
+
 def test_masters_are_float32_where_the_model_computes_in_bfloat16(make: Any) -> None:
     model = DecoderModel(replace(SIZES, dtype="bfloat16"))
     tiny = replace(CONFIG, learning_rate=1e-5, optimizer="adam")
