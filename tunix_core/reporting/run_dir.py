@@ -117,10 +117,10 @@ class RunDir:
         (folder / f"step-{step:08d}.jsonl").write_text("".join(_line(row) + "\n" for row in rows))
 
     def forget(self) -> None:
-        """Removes what could not begin: the corrected run may have the directory. One with a step or a checkpoint
-        stays."""
-        self._metrics.flush()
-        if not (self.path / "metrics.jsonl").stat().st_size and not self.checkpoints.exists():
+        """Removes what could not begin: the corrected run may have the directory. One with a step, an episode or a
+        checkpoint stays."""
+        told = self._metrics.tell() + self._trajectories.tell()  # the positions count what is still buffered
+        if not told and not self.checkpoints.exists():
             shutil.rmtree(self.path)
 
     def close(self) -> None:

@@ -39,6 +39,10 @@ def test_only_a_run_that_did_not_begin_is_forgotten(tmp_path: Path) -> None:
         run.metrics({"step": 0})
         run.forget()
         assert rows(run.path) == [{"step": 0}]
+    with started(tmp_path / "played") as run:
+        run.trajectory(trajectory())
+        run.forget()
+        assert run.path.exists()
     with started(tmp_path / "saved") as run:
         run.checkpoints.mkdir()
         run.forget()

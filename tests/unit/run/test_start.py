@@ -45,8 +45,9 @@ def test_a_mistake_in_the_config_is_told_before_the_run_directory_is_made(
 
 
 def test_what_is_found_out_while_the_run_opens_leaves_the_directory_to_the_corrected_one(tmp_path: Path) -> None:
-    text = CONFIG.format(run_dir=tmp_path / "run", suite='isolation = "venv"\npython = "absent/python"', trainer="")
-    for _ in range(2):
-        with pytest.raises(UsageError, match="there is no program 'absent/python'"):
+    for python in ("absent/python", str(tmp_path)):  # a directory is none either
+        suite = f'isolation = "venv"\npython = "{python}"'
+        text = CONFIG.format(run_dir=tmp_path / "run", suite=suite, trainer="")
+        with pytest.raises(UsageError, match=f"there is no program '{python}'"):
             train(load_config(None, text=text), hub=Hub.load())
         assert not (tmp_path / "run").exists()
