@@ -9,13 +9,22 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from tunix_core import __version__
 from tunix_core.envs.waiting import Limit, Limits, Tally, bounded, wait_for_thread
-from tunix_core.envs.wire import message_to_json, opening_from_json, read_frame, result_from_json, to_frame
+from tunix_core.envs.wire import (
+    FORM,
+    check_form,
+    message_to_json,
+    opening_from_json,
+    read_frame,
+    result_from_json,
+    to_frame,
+)
 from tunix_core.errors import EnvError, boundary
 from tunix_core.tools.threads import run_aside
 from tunix_core.types import Message, Opening, StepResult
@@ -26,6 +35,7 @@ _START = (
 )
 _POLL_S = 0.5  # how often a silent worker is looked after
 _EXIT_S = 5.0  # to be gone after SIGKILL
+_CORE = f"tunix-core=={__version__}, or the same checkout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,7 @@ class Worker:
             process's own, with what can be imported here.
 
     Attributes:
-        pending: a question has no answer yet.
+        pending: a question has no answer yet, or none that could be made out.
         failed: an answer was an error.
     """
 
@@ -60,21 +70,45 @@ class Worker:
             self.process = subprocess.Popen(  # takes a few ms; the imports behind it are awaited
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
             )
+        self._program, self._killed = program[0], False
         self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.pending = self.failed = False
 
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    async def open(self, **fields: Any) -> None:
+        """Has an environment built. Raises EnvError as `ask`; of kind "env_contract" for another tunix-core there."""
+        answer = await self._answer({"op": "open", "form": FORM, **fields})
+        check_form(answer, self._program, f"Install there what runs here: {self._program} -m pip install {_CORE}")
+        self._value(answer)
+
     async def ask(self, op: str, **fields: Any) -> Any:
-        """The answer to one question. Raises EnvError: what the environment raised, or kind "env_died"."""
-        frame = to_frame({"op": op, **fields})
+        """The answer to one question.
+
+        Raises:
+            EnvError: what the environment raised; or kind "env_died"; or kind "env_contract", for a question that no
+                frame can hold, or an answer that is none, whose process is killed.
+        """
+        return self._value(await self._answer({"op": op, **fields}))
+
+    async def _answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        frame = to_frame(question)
         self.pending = True
         try:
-            answer = await self._exchange(frame)
+            return await self._exchange(frame)
         except (ConnectionError, asyncio.IncompleteReadError) as error:
             raise EnvError(await self._obituary(), kind="env_died") from error
-        self.pending = False
-        if "error" not in answer:
+        except EnvError:
+            await self.kill()
+            raise
+
+    def _value(self, answer: Mapping[str, Any]) -> Any:
+        self.pending, self.failed = False, self.failed or "value" not in answer
+        if "value" in answer:
             return answer["value"]
-        self.failed, failure = True, answer["error"]
+        failure = answer["error"]
         with boundary(failure["boundary"], EnvError):
             raise EnvError(failure["message"], kind=failure["kind"], retry=failure["retry"])
 
@@ -87,7 +121,7 @@ class Worker:
         reading = asyncio.ensure_future(read_frame(reader))
         try:
             while not reading.done():
-                dead = self.process.poll() is not None
+                dead = not self.alive
                 await asyncio.wait({reading}, timeout=_POLL_S)
                 if dead and not reading.done():
                     raise ConnectionError("the worker is gone")
@@ -102,9 +136,11 @@ class Worker:
         return f"the environment's process ended ({how})"
 
     async def kill(self) -> None:
-        """Kills the process and its group, and waits until it is gone."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """Kills the process and its group, which may outlive it, and waits until it is gone."""
+        if not self._killed:  # once the group is gone, its number may be another's
+            self._killed = True
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         await self.end()
 
     async def end(self) -> None:
@@ -121,8 +157,14 @@ class Workers:
         self._idle: list[Worker] = []
         self._all: set[Worker] = set()
 
-    def lease(self) -> Worker:
-        worker = self._idle.pop() if self._idle else Worker(self._python)
+    async def lease(self) -> Worker:
+        """An idle worker that is alive, or a new one. What is left of those that died meanwhile is killed."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.alive:
+                return worker
+            await self._drop(worker)
+        worker = Worker(self._python)
         self._all.add(worker)
         return worker
 
@@ -131,13 +173,16 @@ class Workers:
         if not (worker.pending or worker.failed):
             self._idle.append(worker)
             return
+        await self._drop(worker)
+
+    async def _drop(self, worker: Worker) -> None:
         await worker.kill()
         self._all.discard(worker)
 
     async def aclose(self) -> None:
-        """Ends the idle workers, and kills what is not gone by then."""
+        """Ends the idle workers, and kills what is not gone by then, with what the ended ones have left behind."""
         await asyncio.gather(*(worker.end() for worker in self._idle))
-        await asyncio.gather(*(worker.kill() for worker in self._all if worker.process.poll() is None))
+        await asyncio.gather(*(worker.kill() for worker in self._all))
         self._idle.clear()
         self._all.clear()
 
@@ -157,9 +202,9 @@ class ProcessCell:
         return self._worker is None
 
     async def open(self) -> None:
-        self._worker = self._workers.lease()
+        self._worker = worker = await self._workers.lease()
         fields = {name: getattr(self._recipe, name) for name in Recipe.__slots__}
-        await self._ask(self._worker, "open", self._limits.reset, **fields)
+        await self._bounded(worker.open(**fields), "open", self._limits.reset)
 
     async def reset(self, seed: int) -> Opening:
         answer = await self._ask(self._worker, "reset", self._limits.reset, seed=seed)
@@ -184,4 +229,7 @@ class ProcessCell:
     async def _ask(self, worker: Worker | None, op: str, limit: Limit, **fields: Any) -> Any:
         if worker is None:
             raise EnvError("the environment is not open")
-        return await bounded(asyncio.ensure_future(worker.ask(op, **fields)), limit, f"env.{op}", self._tally)
+        return await self._bounded(worker.ask(op, **fields), op, limit)
+
+    async def _bounded(self, asking: Coroutine[Any, Any, Any], op: str, limit: Limit) -> Any:
+        return await bounded(asyncio.ensure_future(asking), limit, f"env.{op}", self._tally)

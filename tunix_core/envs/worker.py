@@ -14,18 +14,29 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
+from tunix_core import __version__
 from tunix_core.envs.base import BaseTaskEnv
 from tunix_core.envs.drive import advance, begin, build
-from tunix_core.envs.wire import message_from_json, opening_to_json, receive_frame, result_to_json, to_frame
+from tunix_core.envs.wire import (
+    FORM,
+    check_form,
+    failure_to_json,
+    message_from_json,
+    opening_to_json,
+    receive_frame,
+    result_to_json,
+    to_frame,
+)
 from tunix_core.errors import EnvError, EpisodeError, boundary, failure_of
 from tunix_core.types import Task
 
 _EXIT_S = 1.0  # for exit handlers, once the stream has ended
+_REMEDY = f"Install one version of tunix-core for both; the environment has {__version__}"
 
 
 def main(fd: int) -> None:
@@ -38,14 +49,17 @@ def main(fd: int) -> None:
     with asyncio.Runner() as runner:
         server = Server(runner)
         while (request := inbox.get()) is not None:
-            sock.sendall(to_frame(server.answer(request)))
+            sock.sendall(server.answer(request))
 
 
 def _listen(sock: socket.socket, inbox: SimpleQueue[dict[str, Any] | None]) -> None:
-    """Hands requests on. When the other side is gone, this process goes too, even in a hanging call."""
+    """Hands requests on. When the other side is gone, or what it sends can't be made out, this process goes too, even
+    in a hanging call."""
     try:
         while (frame := receive_frame(sock)) is not None:
             inbox.put(frame)
+    except EnvError as error:
+        print(error, file=sys.stderr, flush=True)  # before `main` hears of the end, which ends this process
     finally:
         inbox.put(None)
         time.sleep(_EXIT_S)
@@ -59,20 +73,22 @@ class Server:
         self._runner = runner
         self._env: BaseTaskEnv | None = None
 
-    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """{"value": …} or {"error": …}; whatever the environment raises is an answer."""
+    def answer(self, request: Mapping[str, Any]) -> bytes:
+        """The frame of a value or an error: whatever the environment raises, and what of it no frame can hold."""
         op = request["op"]
+        form = {"form": FORM} if op == "open" else {}
         try:
             with boundary(f"env.{op}", EnvError):
-                return {"value": self._do(op, request)}
+                return to_frame({**form, "value": self._do(op, request)})
         except EpisodeError as error:
-            return {"error": asdict(failure_of(error))}
+            failure = failure_of(error)
         except BaseException as error:  # noqa: BLE001 - SystemExit in an environment must not end the process
-            failed = EnvError(f"{type(error).__name__}: {error}")
-            return {"error": {**asdict(failure_of(failed)), "boundary": f"env.{op}"}}
+            failure = replace(failure_of(EnvError(f"{type(error).__name__}: {error}")), boundary=f"env.{op}")
+        return to_frame({**form, "error": failure_to_json(failure)})
 
     def _do(self, op: str, request: Mapping[str, Any]) -> Any:
         if op == "open":
+            check_form(request, "the trainer", _REMEDY)
             cls = load_class(request["module"], request["attr"], request["file"])
             self._env = build(cls, Task.from_json(request["task"]), request["max_steps"], request["options"])
             return None

@@ -75,7 +75,8 @@ def _shown(row: Mapping[str, float]) -> list[tuple[str, str]]:
         ("grad_norm", "gradient norm", "{:.3f}"),
     ):
         if key in row:
-            shown.append((label, form.format(row[key])))
+            none = key == "staleness_mean" and not row["trained_tokens"]  # the mean over no tokens is told as 0
+            shown.append((label, "–" if none else form.format(row[key])))
     return shown
 
 

@@ -1,7 +1,7 @@
 """What runs inside a worker process. Standard library only, so that it starts in an instant.
 
 It is executed by its path, with the number of an open socket: it takes pickled calls and gives
-pickled outcomes, until the socket closes.
+pickled outcomes, each of at most `MAX_BYTES`, until the socket closes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+MAX_BYTES = 64 << 20
+_MAX_TEXT = 10_000  # characters of an error that can't be given as it is
+
 
 def main() -> None:
     calls = Connection(int(sys.argv[1]))
-    path, memory_bytes = pickle.loads(calls.recv_bytes())
+    path, memory_bytes = pickle.loads(calls.recv_bytes(MAX_BYTES))
     sys.path[:] = path
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":  # elsewhere the limit can't be lowered below what is mapped
@@ -35,10 +38,13 @@ def main() -> None:
 
 
 def _receive(calls: Connection, received: queue.SimpleQueue[bytes]) -> None:
-    """Hands calls on. A closed socket means that the parent is gone: so is this process, busy or not."""
+    """Hands calls on. A closed socket means that the parent is gone: so is this process, busy or not.
+
+    It goes as well at a call said to be larger than the parent may send, since what follows can't be made out.
+    """
     try:
         while True:
-            received.put(calls.recv_bytes())
+            received.put(calls.recv_bytes(MAX_BYTES))
     except (EOFError, OSError):
         os._exit(0)
 
@@ -52,7 +58,7 @@ def _answer(call: bytes) -> bytes:
             value = function(*args, **kwargs)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-        return pickle.dumps((True, value))
+        return pickled((True, value), "a call's value")
     except BaseException as error:  # noqa: BLE001 - whatever the call does, the answer says so
         return _raised(error)
 
@@ -60,11 +66,22 @@ def _answer(call: bytes) -> bytes:
 def _raised(error: BaseException) -> bytes:
     error.add_note("In the worker:\n" + "".join(traceback.format_exception(error)))
     try:
-        outcome = pickle.dumps((False, error))
+        outcome = pickled((False, error), "a call's exception")
         pickle.loads(outcome)
         return outcome
     except Exception:  # noqa: BLE001 - an exception may pickle badly in any way it likes
-        return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+        return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}"[:_MAX_TEXT])))
+
+
+def pickled(value: Any, what: str) -> bytes:
+    """`value`, pickled. Raises ValueError, naming `what` it is, when it takes more than `MAX_BYTES`."""
+    found = pickle.dumps(value)
+    if len(found) > MAX_BYTES:
+        raise ValueError(
+            f"{what} may take {MAX_BYTES:,} bytes, pickled, on its way to or from a worker process, not "
+            f"{len(found):,}. Give less of it, or the name of a file that holds it"
+        )
+    return found
 
 
 def _load(module: str, name: str, file: str | None) -> Any:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tunix_core.errors import GraderError
+from tunix_core.rewards.child import MAX_BYTES, pickled
 from tunix_core.rewards.threads import call_in_thread
 
 CHILD = Path(__file__).with_name("child.py")
@@ -68,16 +69,17 @@ class WorkerPool:
 
         Args:
             target: "module:attr", or (module, attr, file) where the name alone may not lead to the file.
-            args, kwargs: the call's; they are pickled, and so is the value.
+            args, kwargs: the call's; they are pickled, and so is the value, each into at most 64 MiB.
             cpu_s: seconds of the worker's own CPU clock; importing the target's module is free.
             wall_s: seconds from sending the call to its value, per try.
 
         Raises:
             GraderTimeout: `cpu_s` was used up twice, the second time alone in a fresh worker.
             GraderError: the worker was lost, `wall_s` passed, no worker became free, or the pool is closed.
+            ValueError: the call or its value takes more than 64 MiB, pickled.
             Exception: whatever the target raised, with the worker's traceback as a note.
         """
-        call = pickle.dumps((_whole(target), args, kwargs, cpu_s))
+        call = pickled((_whole(target), args, kwargs, cpu_s), "a call")
         self._count("calls")
         for alone in (False, True):
             try:
@@ -207,6 +209,7 @@ class _Worker:
 
     def __init__(self, memory_bytes: int) -> None:
         self._socket, theirs = Pipe()
+        self._killed = False
         command = [sys.executable, "-P", str(CHILD), str(theirs.fileno())]
         with theirs:  # a session of its own: Ctrl-C is for the parent, and the whole group can be killed
             self._process = subprocess.Popen(
@@ -228,8 +231,10 @@ class _Worker:
         try:
             self._socket.send_bytes(call)
             if self._socket.poll(wall_s):
-                return self._socket.recv_bytes()
+                return self._socket.recv_bytes(MAX_BYTES)
         except (EOFError, OSError) as error:
+            if not self._socket.readable:  # it is no longer, once it has refused to read so much
+                raise self._told_too_much() from error
             code = self.kill()
             if code == -signal.SIGPROF:
                 raise _CpuSpent from None
@@ -237,11 +242,19 @@ class _Worker:
         self.kill()
         raise GraderError(f"the grader gave no answer in {wall_s:g} s, and did not use its CPU limit either")
 
+    def _told_too_much(self) -> GraderError:
+        self.kill()
+        return GraderError(
+            f"the grader's worker was killed: it spoke of an outcome of more than {MAX_BYTES:,} bytes, which it may "
+            "not send. Look for what in the grader writes to file descriptors that it did not open"
+        )
+
     def kill(self) -> int:
-        """Ends the process and all it started; its exit status, which a process that had already
-        ended keeps."""
-        if self._process.returncode is None:  # once it is reaped, its number may be another's
-            with contextlib.suppress(ProcessLookupError):
+        """Ends the process and all it started, which may outlive it; its exit status, which a process that had
+        already ended keeps."""
+        if not self._killed:  # once the group is gone, its number may be another's
+            self._killed = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()
 

@@ -16,6 +16,7 @@ from typing import Any
 from tunix_core.envs import BaseTaskEnv, ToolEnvironment
 from tunix_core.envs import EnvStepResult as StepResult
 from tunix_core.errors import GraderError
+from tunix_core.types import Message, TextPart, ToolCall
 
 RELEASE = threading.Event()  # what a call that "hangs" waits for, where the test wants it to return
 
@@ -100,6 +101,28 @@ class Forker(BaseTaskEnv):
         time.sleep(3600)
 
 
+class Parent(BaseTaskEnv):
+    """Starts a child process that would stay for an hour, and says in its info both their ids."""
+
+    def _initial_observation(self) -> Any:
+        return "go"
+
+    def _step_impl(self, action: str) -> Any:
+        self.child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
+        return StepResult("started", info={"pid": os.getpid(), "child": self.child.pid})
+
+
+class Babbler(BaseTaskEnv):
+    """Writes `said`, given in hex, to the stream its process answers on, and then answers."""
+
+    def _initial_observation(self) -> Any:
+        return "go"
+
+    def _step_impl(self, action: str) -> Any:
+        os.write(int(sys.argv[1]), bytes.fromhex(self.task["said"]))
+        return StepResult("said")
+
+
 class Dirty(BaseTaskEnv):
     """Changes its payload."""
 
@@ -139,6 +162,17 @@ def _no_value() -> Any:
     return next(iter(()))
 
 
+def _deep() -> Any:
+    value: Any = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+def _call(argument: Any) -> Message:
+    return Message("assistant", tool_calls=(ToolCall("f", {"x": argument}),))
+
+
 class Panic(BaseException):
     """As PyO3 raises for a panic in Rust: no Exception."""
 
@@ -159,5 +193,8 @@ MISDEEDS: dict[str, Any] = {
     "none": lambda: (None, None),
     "object": object,
     "empty": lambda: {"board": [1, 2]},
+    "bytes": lambda: StepResult(Message("user", (TextPart(b"raw"),))),  # type: ignore[arg-type]
+    "deep": lambda: StepResult(_call(_deep())),
+    "set": lambda: StepResult(_call({1, 2})),
     "info": lambda: StepResult("x", 1.0, info=[1]),  # type: ignore[arg-type]
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tunix_core.contracts import EnvOpener
+from tunix_core.envs import wire
 from tunix_core.errors import EnvError, EpisodeError, failure_of
 from tunix_core.types import Message, Task, ToolCall
 
@@ -109,6 +111,7 @@ def test_tool_calls_cross_over(suite: Suite, task: Task) -> None:
         ("panic", "step", "env_raised"),
         ("grader", "step", "grader_lost"),
         ("nan", "step", "env_contract"),
+        ("bytes", "step", "env_contract"),
         ("die", "step", "env_died"),
         ("leave", "reset", "env_died"),
         ("forever", "step", "env_timeout"),
@@ -169,6 +172,96 @@ def test_a_hanging_process_is_killed_with_its_children(how: str, suite: Suite, t
         await until(lambda: gone(child))  # the killed child is reaped by another process
 
     run(lambda: suite("Forker", isolation="process", step_s=2.5 if how == "timeout" else 60.0), main)
+
+
+def killed_idle(pid: int) -> None:
+    """Kills an idle worker, and returns when it is dead, which nobody has looked at yet."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def ends(descriptor: int) -> bool:
+    """True when the process behind a pidfd ends within ten seconds. Closes it."""
+    try:
+        return bool(select.select([descriptor], [], [], 10.0)[0])
+    finally:
+        os.close(descriptor)
+
+
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="a process is waited for by its descriptor")
+
+
+@ON_LINUX
+def test_processes_that_died_while_idle_are_replaced_and_what_they_left_is_killed(suite: Suite, task: Task) -> None:
+    async def main(opener: EnvOpener) -> None:
+        handles = [await opener.open(task) for _ in range(2)]
+        for handle in handles:
+            await handle.reset(1)
+        infos = [(await handle.step(HELLO)).info for handle in handles]
+        for handle in handles:
+            await handle.close()
+        children = [os.pidfd_open(info["child"]) for info in infos]
+        for info in infos:
+            killed_idle(info["pid"])
+        _, result = await play(opener, task)
+        assert result.info["pid"] not in [info["pid"] for info in infos]
+        assert opener.statistics()["processes"] == 1
+        assert all([ends(child) for child in children])
+
+    run(lambda: suite("Parent", isolation="process"), main)
+
+
+@ON_LINUX
+@pytest.mark.parametrize("dead", [True, False])
+def test_a_suite_that_is_closed_leaves_no_child_of_a_process(dead: bool, suite: Suite, task: Task) -> None:
+    children: list[int] = []
+
+    async def main(opener: EnvOpener) -> None:
+        _, result = await play(opener, task)
+        children.append(os.pidfd_open(result.info["child"]))
+        if dead:
+            killed_idle(result.info["pid"])
+
+    run(lambda: suite("Parent", isolation="process"), main)
+    assert ends(children[0])
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("ffffffff", r"said to have 4,294,967,295 bytes, where 67,108,864 are allowed"),
+        ("000000025b5d", r"no frame: \[\]; expected a JSON object"),
+        ("000000017b", r"no frame: Expecting property name.*; expected JSON"),
+        ("00000001ff", r"no frame: .*can't decode byte 0xff.*; expected JSON"),
+    ],
+)
+def test_a_process_that_says_what_is_no_frame_is_killed(said: str, told: str, suite: Suite) -> None:
+    async def main(opener: EnvOpener) -> None:
+        for _ in range(2):
+            with pytest.raises(EnvError, match=told) as caught:
+                await play(opener, Task("t", {"said": said}))
+            failure = failure_of(caught.value)
+            assert (failure.kind, failure.boundary, failure.retry) == ("env_contract", "env.step", False)
+            assert opener.statistics()["processes"] == opener.statistics()["close_failures"] == 0
+
+    run(lambda: suite("Babbler", isolation="process"), main)
+
+
+def test_an_action_too_large_for_a_frame_is_refused_and_the_episode_goes_on(
+    suite: Suite, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(opener: EnvOpener) -> None:
+        handle = await opener.open(task)
+        await handle.reset(1)
+        monkeypatch.setattr(wire, "FRAME_BYTES", 1000)
+        with pytest.raises(EnvError, match=r"may take 1,000 bytes as JSON, not 2,1\d\d\.") as caught:
+            await handle.step(Message.of("assistant", "x" * 2000))
+        assert (caught.value.kind, caught.value.retry) == ("env_contract", False)
+        assert (await handle.step(HELLO)).observation == (Message.of("user", "heard hello"),)
+        await handle.close()
+        assert opener.statistics()["processes"] == 1
+
+    run(lambda: suite("Probe", isolation="process"), main)
 
 
 def test_a_suite_that_is_closed_leaves_no_process(suite: Suite, task: Task) -> None:

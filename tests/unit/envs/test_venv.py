@@ -15,7 +15,8 @@ import pytest
 
 import tunix_core
 from tunix_core.envs import make_opener
-from tunix_core.errors import EnvError
+from tunix_core.envs.wire import FORM
+from tunix_core.errors import EnvError, failure_of
 from tunix_core.specs import EnvSpec, load_target
 from tunix_core.types import Message, Task
 
@@ -92,6 +93,65 @@ def test_what_is_not_installed_there_is_one_episodes_failure(theirs: Path) -> No
         try:
             with pytest.raises(EnvError, match="No module named 'nowhere'"):
                 await play(opener)
+        finally:
+            await opener.aclose()
+
+    asyncio.run(main())
+
+
+ANOTHER = """
+import json, socket
+
+def main(fd):
+    with socket.socket(fileno=fd) as sock:
+        while sock.recv(1 << 20):
+            body = json.dumps({answer}).encode()
+            sock.sendall(len(body).to_bytes(4, "big") + body)
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """The interpreter of a virtual environment with another tunix-core, which a test writes to `site(python)`."""
+    venv.create(tmp_path / "elsewhere", symlinks=True)
+    yield tmp_path / "elsewhere" / "bin" / "python"
+
+
+def install_another(python: Path, answer: Any) -> None:
+    """A tunix-core that answers every question so."""
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    (site / "tunix_core" / "envs").mkdir(parents=True)
+    (site / "tunix_core" / "envs" / "worker.py").write_text(ANOTHER.replace("{answer}", repr(answer)))
+
+
+OLD_FAILURE = {"error": {"kind": "env_raised", "message": "KeyError: 'env_id'"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ({"value": None}, "no form at all, as an older tunix-core does"),
+        (OLD_FAILURE, "no form at all, as an older tunix-core does"),
+        ({"form": FORM + 1, "value": {"news": 1}}, f"form {FORM + 1}"),
+        ({"form": FORM + 1, "error": "another shape"}, f"form {FORM + 1}"),
+    ],
+)
+def test_another_tunix_core_there_is_told_and_not_tried_again(elsewhere: Path, answer: Any, found: str) -> None:
+    install_another(elsewhere, answer)
+
+    async def main() -> None:
+        opener = opener_of("theirs", isolation="venv", python=str(elsewhere))
+        try:
+            with pytest.raises(EnvError) as caught:
+                await opener.open(Task("t"))
+            failure = failure_of(caught.value)
+            assert (failure.kind, failure.boundary, failure.retry) == ("env_contract", "env.open", False)
+            assert str(caught.value) == (
+                f"{elsewhere} has another tunix-core: its frames tell {found}; expected form {FORM}. "
+                f"Install there what runs here: {elsewhere} -m pip install "
+                f"tunix-core=={tunix_core.__version__}, or the same checkout"
+            )
+            assert opener.statistics()["processes"] == opener.statistics()["close_failures"] == 0
         finally:
             await opener.aclose()
 

@@ -13,6 +13,7 @@ ROW = {
     "step": 4,
     "tokens_per_s": 12345.6,
     "staleness_mean": 0.5,
+    "trained_tokens": 100,
     "grad_norm": 0.1234,
     "suite/games/frozen-lake/score": 0.5,
     "suite/[x]/score": 0.25,
@@ -32,6 +33,14 @@ def test_elsewhere_than_on_a_terminal_a_step_is_one_whole_line() -> None:
     )
     assert short.strip() == "step 6"
     assert said == "Go on with: tunix train runs/a long name [1]/config.toml --resume"
+
+
+def test_a_step_in_which_nothing_was_trained_has_no_staleness() -> None:
+    out = io.StringIO()
+    with Progress(10, console=Console(file=out)) as progress:
+        progress.step({"step": 0, "staleness_mean": 0.0, "trained_tokens": 0})
+        progress.step({"step": 1, "staleness_mean": 0.0, "trained_tokens": 7})
+    assert out.getvalue().splitlines() == ["step 1  staleness –", "step 2  staleness 0.00"]
 
 
 def test_on_a_terminal_it_draws_what_the_run_waits_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -54,6 +55,24 @@ def sleep(seconds: float, marker: str = "") -> float:
         Path(marker).touch()
     time.sleep(seconds)
     return seconds
+
+
+def start_child() -> tuple[int, int]:
+    """The ids of this process and of one that it leaves behind for an hour."""
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
+    return os.getpid(), child.pid
+
+
+def babble(hexadecimal: str) -> None:
+    os.write(int(sys.argv[1]), bytes.fromhex(hexadecimal))
+
+
+def give(size: int) -> bytes:
+    return bytes(size)
+
+
+def fail_with(size: int) -> None:
+    raise ValueError(b"too much", bytearray(size).decode())
 
 
 def die() -> None:

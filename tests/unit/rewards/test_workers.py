@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from tunix_core.rewards import (
     grade_in_worker_async,
     shared_workers,
 )
+from tunix_core.rewards.child import MAX_BYTES
 
 FILE = Path(__file__).with_name("grader_targets.py")
 
@@ -102,6 +104,43 @@ def test_a_worker_that_dies_is_a_lost_grader_and_is_replaced(pool: WorkerPool) -
         call(pool, "die")
     assert caught.value.kind == "grader_lost"
     assert call(pool, "add", 4) == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process is waited for by its descriptor")
+def test_what_a_worker_that_died_while_idle_left_behind_is_killed() -> None:
+    pool = WorkerPool(1)
+    worker, child = call(pool, "start_child")
+    descriptor = os.pidfd_open(child)
+    os.kill(worker, signal.SIGKILL)
+    os.waitid(os.P_PID, worker, os.WEXITED | os.WNOWAIT)
+    assert call(pool, "add", 4) == 4
+    ended = select.select([descriptor], [], [], 10.0)[0]
+    os.close(descriptor)
+    pool.close()
+    assert ended
+
+
+@pytest.mark.parametrize("said", ["7fffffff", "ffffffff" + "0000010000000000"])
+def test_a_worker_that_speaks_of_more_than_it_may_send_is_killed_and_replaced(pool: WorkerPool, said: str) -> None:
+    before = pool.statistics()["lost"]
+    with pytest.raises(GraderError, match="spoke of an outcome of more than 67,108,864 bytes") as caught:
+        call(pool, "babble", said)
+    assert caught.value.kind == "grader_lost"
+    assert pool.statistics()["lost"] == before + 1
+    assert call(pool, "add", 4) == 4
+
+
+def test_what_is_too_large_to_cross_is_refused_and_the_worker_lives(pool: WorkerPool) -> None:
+    before = pool.statistics()["lost"]
+    with pytest.raises(ValueError, match=r"a call may take 67,108,864 bytes, pickled, .*not 67,108,9\d\d\. Give less"):
+        call(pool, "add", bytes(MAX_BYTES))
+    with pytest.raises(ValueError, match=r"a call's value may take 67,108,864 bytes"):
+        call(pool, "give", MAX_BYTES)
+    with pytest.raises(RuntimeError, match=r"ValueError: .b'too much'") as caught:
+        call(pool, "fail_with", MAX_BYTES)
+    assert len(str(caught.value)) == 10_000
+    assert len(call(pool, "give", MAX_BYTES - 100)) == MAX_BYTES - 100
+    assert pool.statistics()["lost"] == before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on memory is Linux's")
