@@ -193,7 +193,7 @@ class SlotEngine:
         try:
             workers = self._workers = self._make_workers()
             self._started.set_result(None)
-        except Exception as error:  # the thread's edge: whatever it is, nobody may wait for ever
+        except BaseException as error:  # noqa: BLE001 - the thread's edge: whatever it is, nobody may wait for ever
             log.error("the engine failed", exc_info=error)
             return self._end(_caused(error))
         others = [
@@ -233,7 +233,7 @@ class SlotEngine:
             while self._goes_on(worker):
                 with span("engine.round", worker=worker.index):
                     worker.round()
-        except Exception as error:  # the thread's edge, as above
+        except BaseException as error:  # noqa: BLE001 - the thread's edge, as above; a panic in Rust is no Exception
             log.error("the engine failed", exc_info=error)
             self._end(_caused(error))
         else:
@@ -307,7 +307,7 @@ def pieces_of(length: int, chunk: int) -> tuple[int, ...]:
     return tuple(pieces)
 
 
-def _caused(error: Exception) -> EngineError:
+def _caused(error: BaseException) -> EngineError:
     ended = EngineError(f"the engine failed: {type(error).__name__}: {error}")
     ended.__cause__ = error
     return ended
