@@ -189,7 +189,7 @@ id = "{engine}"
 slots = {min(64, episodes)}
 workers = {WORKERS}
 max_context = 256
-prefill_chunk = 32
+prefill_chunk = 16
 decode_steps = 16
 [checkpoint]
 every_steps = 100000

@@ -26,7 +26,7 @@ class JobQueue:
     """First in, first out, for each worker.
 
     A job goes where the largest share of its prefix was sent before, unless that worker is busier by more than the
-    share is worth. So later turns find what their earlier ones computed, and a group its prompt; what everybody
+    share is worth while another has a slot left. So later turns find what their earlier ones computed, and a group its prompt; what everybody
     begins with is computed by each worker once they need it, and then draws nobody anywhere.
 
     Args:
@@ -92,10 +92,11 @@ class JobQueue:
 
     def _best(self, trail: Sequence[Key]) -> int:
         least = min(self._open)
+        room = least < self._slots  # else the job waits anywhere, and a worker left with nothing takes from the others
 
         def score(worker: int) -> tuple[float, int]:
             there = sum(1 for _ in takewhile(lambda key: self._sent.get(key, 0) >> worker & 1, trail))
-            busier = (self._open[worker] - least) / self._slots
+            busier = (self._open[worker] - least) / self._slots if room else 0.0
             return WORTH * there / max(1, len(trail)) - busier, -self._open[worker]
 
         return max(range(len(self._open)), key=score)

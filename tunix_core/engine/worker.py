@@ -21,9 +21,9 @@ from tunix_core.engine.slots import Decode, SlotTable
 from tunix_core.engine.steps import Compiled, Programs, Sizes
 from tunix_core.profiling import note, span
 
-# Prompt tokens computed between two decode calls, per token that such a call computes: while most slots decode, and
-# while most of them wait to.
-FILL_SHARE, FILL_SHARE_WHEN_STARVED = 1, 4
+# Prompt tokens computed between two decode calls, per token that such a call computes. A slot that isn't filled yet
+# costs its share of the call for nothing; those that decode must not wait for ever either.
+FILL_SHARE = 4
 Move = tuple[int, int, int]
 COUNTERS = (
     "requests",
@@ -163,10 +163,8 @@ class Worker:
 
     def _fills(self) -> int:
         """How many prefill calls may come before the next decode call."""
-        sizes, table = self._sizes, self._slots
-        starved = table.filling.sum() >= table.decoding.sum()
-        share = FILL_SHARE_WHEN_STARVED if starved else FILL_SHARE
-        return max(1, share * sizes.steps * sizes.slots // (sizes.rows[-1] * sizes.chunk))
+        sizes = self._sizes
+        return max(1, FILL_SHARE * sizes.steps * sizes.slots // (sizes.rows[-1] * sizes.chunk))
 
     # ---- device calls ------------------------------------------------------------------------------
     def _fill(self) -> None:

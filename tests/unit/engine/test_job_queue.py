@@ -88,6 +88,17 @@ def test_a_member_of_a_split_group_goes_on_where_it_was_served() -> None:
         rig.queue.end(again)
 
 
+def test_while_no_slot_is_left_anywhere_a_conversation_waits_where_its_earlier_turns_are() -> None:
+    rig = Rig()
+    first = [rig.put(prompt(20, seed=i)) for i in range(16)]
+    where = [job.worker for job in first]
+    assert Counter(where) == {0: 8, 1: 8}
+    histories = [rig.serve(job, [1, 2]) for job in first if job.worker == 0]
+    new = [rig.put(prompt(20, seed=100 + i)).worker for i in range(8)]
+    assert new == [0] * 8  # which had slots left; now nobody has
+    assert [rig.put(np.append(history, [3, 4])).worker for history in histories] == [0] * 8
+
+
 def test_a_part_of_a_prefix_is_worth_a_part_of_the_slots() -> None:
     """Half of it: until a worker is busier by a quarter of them."""
     rig = Rig()
