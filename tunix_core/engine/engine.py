@@ -193,7 +193,7 @@ class SlotEngine:
         try:
             workers = self._workers = self._make_workers()
             self._started.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - the thread's edge: whatever it is, nobody may wait for ever
+        except BaseException as error:  # the thread's edge: whatever it is, nobody may wait for ever
             log.error("the engine failed", exc_info=error)
             return self._end(_caused(error))
         others = [
@@ -233,7 +233,7 @@ class SlotEngine:
             while self._goes_on(worker):
                 with span("engine.round", worker=worker.index):
                     worker.round()
-        except BaseException as error:  # noqa: BLE001 - the thread's edge, as above; a panic in Rust is no Exception
+        except BaseException as error:  # the thread's edge, as above; a panic in Rust is no Exception
             log.error("the engine failed", exc_info=error)
             self._end(_caused(error))
         else:

@@ -26,8 +26,8 @@ class JobQueue:
     """First in, first out, for each worker.
 
     A job goes where the largest share of its prefix was sent before, unless that worker is busier by more than the
-    share is worth while another has a slot left. So later turns find what their earlier ones computed, and a group its prompt; what everybody
-    begins with is computed by each worker once they need it, and then draws nobody anywhere.
+    share is worth while another has a slot left. So later turns find what their earlier ones computed, and a group its
+    prompt; what everybody begins with is computed by each worker once they need it, and then draws nobody anywhere.
 
     Args:
         workers: how many; an attribute, too.
