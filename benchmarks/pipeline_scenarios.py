@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline_faults import faults
 from pipeline_learning import learning
@@ -25,35 +25,26 @@ Figures = dict[str, Any]
 
 # ---- 1: latency ----
 STEPS, QUICK_STEPS, GROUPS = 8, 3, 32  # of 256 episodes each
-PAIRS = 5  # of runs; a machine's speed drifts more from one to the next than what is asked
 
 
 def engine_bound(quick: bool) -> Figures:
-    """Runs whose trainer costs nothing, at latency 0 and 200 ms, beside what the slower of two bounds allows: the
-    median of several pairs, one after another."""
-    busy, shares, rates = [], [], []
-    for _ in range(1 if quick else PAIRS):  # of one name: each is looked at before the next takes its place
-        alone, ours = _pair("free", quick, free=True)
-        busy.append(ours.shares["busy/engine"])
-        shares.append(_of_bound(ours, alone))
-        rates.append((alone.episodes_per_s, ours.episodes_per_s))
-    without, with_latency = map(statistics.median, zip(*rates, strict=True))
+    """Runs whose trainer costs nothing, at latency 0 and 200 ms, beside what the slower of two bounds allows."""
+    pairs = _pairs("free", quick, 5, free=True)
     return {
-        "busy_share": min(busy),
-        "bound_share": statistics.median(shares),
-        "bound_share_of_each": shares,
-        "episodes_per_s_engine_bound": {"0 ms": without, "200 ms": with_latency},
+        "busy_share": min(pair.ours["busy/engine"] for pair in pairs),
+        "bound_share": statistics.median(pair.bound_share for pair in pairs),
+        "episodes_per_s_engine_bound": [pair.rates for pair in pairs],
     }
 
 
 def whole(quick: bool) -> Figures:
     """The same with the real trainer on the same cores."""
-    alone, ours = _pair("real", quick)
+    pairs = _pairs("real", quick, 3)
     return {
-        "idle_share": ours.shares["idle_share"],
-        "bound_share_whole": _of_bound(ours, alone),
-        "episodes_per_s_whole": {"0 ms": alone.episodes_per_s, "200 ms": ours.episodes_per_s},
-        "bound_by": ours.summary["pipeline"]["bound_by"],
+        "idle_share": max(pair.ours["idle_share"] for pair in pairs),
+        "bound_share_whole": statistics.median(pair.bound_share for pair in pairs),
+        "episodes_per_s_whole": [pair.rates for pair in pairs],
+        "bound_by": pairs[-1].bound_by,
     }
 
 
@@ -65,11 +56,27 @@ def shapes(quick: bool) -> Figures:
     return {"bound_share_by_shape": {name: _of_bound(run, alone) for name, run in runs.items()}}
 
 
-def _pair(name: str, quick: bool, *, free: bool = False) -> tuple[Run, Run]:
-    """A run at latency 0 and one at 200 ms."""
+class Pair(NamedTuple):
+    """A run at latency 0 and one at 200 ms: episodes a second of both, and of the second its share of the bound, its
+    shares of the wall clock, and what it was bound by."""
+
+    rates: tuple[float, float]
+    bound_share: float
+    ours: Mapping[str, float]
+    bound_by: str
+
+
+def _pairs(name: str, quick: bool, count: int, *, free: bool = False) -> list[Pair]:
+    """Several pairs, one after another: the machine's speed drifts more from one to the next than what is asked."""
+    return [_pair(name, quick, free=free) for _ in range(1 if quick else count)]
+
+
+def _pair(name: str, quick: bool, *, free: bool) -> Pair:
     start = head(QUICK_STEPS if quick else STEPS, groups=GROUPS)
     alone = whole_run(f"{name}-0", start + suite(), free=free)
-    return alone, whole_run(f"{name}-200", start + SLOW, free=free)
+    ours = whole_run(f"{name}-200", start + SLOW, free=free)
+    rates = alone.episodes_per_s, ours.episodes_per_s
+    return Pair(rates, _of_bound(ours, alone), ours.shares, ours.summary["pipeline"]["bound_by"])
 
 
 def _of_bound(run: Run, alone: Run) -> float:
