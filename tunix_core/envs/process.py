@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunix_core import __version__
+from tunix_core.envs.base import broken
 from tunix_core.envs.waiting import Limit, Limits, Tally, bounded, wait_for_thread
 from tunix_core.envs.wire import (
     FORM,
@@ -108,6 +109,8 @@ class Worker:
         self.pending, self.failed = False, self.failed or "value" not in answer
         if "value" in answer:
             return answer["value"]
+        if "error" not in answer:
+            raise broken(f'the environment\'s process gave no answer: {answer!r:.200}; expected "value" or "error"')
         failure = answer["error"]
         with boundary(failure["boundary"], EnvError):
             raise EnvError(failure["message"], kind=failure["kind"], retry=failure["retry"])

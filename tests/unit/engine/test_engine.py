@@ -131,8 +131,11 @@ def test_long_prompts_do_not_starve_decoding_nor_decoding_them(kit: Any) -> None
     assert len(order) == 41 and order.index("short") < 30
 
 
-def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(kit: Any) -> None:
-    """Round by round: while a prompt of many chunks is filled, every round decodes for those who can."""
+@pytest.mark.parametrize(("steps", "expected"), [(1, [8.0] * 4), (2, [8.0] * 4), (4, [16.0, 13.0, 0.0, 0.0])])
+def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(kit: Any, steps: int, expected: list[float]) -> None:
+    """Round by round: while a prompt of many chunks is filled, every round decodes for those who can, and fills no
+    more than four times what its decode call computes for all four slots: of calls for four rows of eight, one or two.
+    """
     gate = Gate(kit.counter.init(0))
 
     async def work(engine: SlotEngine) -> list[float]:
@@ -149,7 +152,7 @@ def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(kit: Any) -> None:
         await asyncio.gather(*short, *long)
         return filled
 
-    assert np.diff(kit.with_engine(kit.engine(store=gate, decode_steps=1), work)).tolist() == [8.0] * 4
+    assert np.diff(kit.with_engine(kit.engine(store=gate, decode_steps=steps), work)).tolist() == expected
 
 
 @pytest.mark.parametrize("exact", [True, False])

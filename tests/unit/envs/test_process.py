@@ -232,6 +232,7 @@ def test_a_suite_that_is_closed_leaves_no_child_of_a_process(dead: bool, suite: 
         ("ffffffff", r"said to have 4,294,967,295 bytes, where 67,108,864 are allowed"),
         ("000000025b5d", r"no frame: \[\]; expected a JSON object"),
         ("000000017b", r"no frame: Expecting property name.*; expected JSON"),
+        ("000000027b7d", r"no answer: \{\}; expected \"value\" or \"error\""),
         ("00000001ff", r"no frame: .*can't decode byte 0xff.*; expected JSON"),
     ],
 )
