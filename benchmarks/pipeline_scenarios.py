@@ -24,12 +24,13 @@ Figures = dict[str, Any]
 
 
 # ---- 1: latency ----
-STEPS, QUICK_STEPS, GROUPS = 8, 3, 32  # of 256 episodes each
+# Steps of 256 episodes each. A tenth of a run, which is left out at both ends, is to be longer than an episode.
+FREE_STEPS, STEPS, QUICK_STEPS, GROUPS = 16, 8, 3, 32
 
 
 def engine_bound(quick: bool) -> Figures:
     """Runs whose trainer costs nothing, at latency 0 and 200 ms, beside what the slower of two bounds allows."""
-    pairs = _pairs("free", quick, 5, free=True)
+    pairs = _pairs("free", QUICK_STEPS if quick else FREE_STEPS, 1 if quick else 5, free=True)
     return {
         "busy_share": min(pair.ours["busy/engine"] for pair in pairs),
         "bound_share": statistics.median(pair.bound_share for pair in pairs),
@@ -39,7 +40,7 @@ def engine_bound(quick: bool) -> Figures:
 
 def whole(quick: bool) -> Figures:
     """The same with the real trainer on the same cores."""
-    pairs = _pairs("real", quick, 3)
+    pairs = _pairs("real", QUICK_STEPS if quick else STEPS, 1 if quick else 3)
     return {
         "idle_share": max(pair.ours["idle_share"] for pair in pairs),
         "bound_share_whole": statistics.median(pair.bound_share for pair in pairs),
@@ -66,13 +67,13 @@ class Pair(NamedTuple):
     bound_by: str
 
 
-def _pairs(name: str, quick: bool, count: int, *, free: bool = False) -> list[Pair]:
+def _pairs(name: str, steps: int, count: int, *, free: bool = False) -> list[Pair]:
     """Several pairs, one after another: the machine's speed drifts more from one to the next than what is asked."""
-    return [_pair(name, quick, free=free) for _ in range(1 if quick else count)]
+    return [_pair(name, steps, free=free) for _ in range(count)]
 
 
-def _pair(name: str, quick: bool, *, free: bool) -> Pair:
-    start = head(QUICK_STEPS if quick else STEPS, groups=GROUPS)
+def _pair(name: str, steps: int, *, free: bool) -> Pair:
+    start = head(steps, groups=GROUPS)
     alone = whole_run(f"{name}-0", start + suite(), free=free)
     ours = whole_run(f"{name}-200", start + SLOW, free=free)
     rates = alone.episodes_per_s, ours.episodes_per_s

@@ -69,7 +69,7 @@ def greedy_step(model: Any) -> Callable[..., Any]:
 
     @jax.jit
     def step(params: Any, tokens: Any, positions: Any, cache: Any, n: Any) -> Any:
-        hidden, cache = model.forward_cached(params, tokens, positions, cache)
+        hidden, cache = model.forward_cached(params, tokens, positions, np.zeros(1, np.int32), cache)
         return model.logits(params, hidden[0, n]).argmax(), cache
 
     return step

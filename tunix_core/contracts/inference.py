@@ -98,11 +98,12 @@ class Model(Protocol):
         ...
 
     def forward_cached(
-        self, params: Params, tokens: Any, positions: Any, cache: tuple[Cache, ...]
+        self, params: Params, tokens: Any, positions: Any, slots: Any, cache: tuple[Cache, ...]
     ) -> tuple[Any, tuple[Cache, ...]]:
-        """tokens, positions [S, T]; the cache in pieces, each going on where the one before it ends, L positions in
-        all. Writes keys and values at `positions` of each slot, then attends to cache positions <= its own. A
-        position >= L writes nothing. -> hidden [S, T, D], cache."""
+        """tokens, positions [R, T] of slots [R]; the cache in pieces, each going on where the one before it ends, L
+        positions in all. Writes keys and values at `positions` of each row's slot, then attends to that slot's cache
+        positions <= its own: rows of one slot see each other's earlier tokens. A position >= L writes nothing.
+        -> hidden [R, T, D], cache."""
         ...
 
     def decode(

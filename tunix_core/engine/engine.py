@@ -286,12 +286,12 @@ def sizes_of(config: EngineConfig, max_positions: int, *, deterministic: bool) -
     chunk = min(config.prefill_chunk, config.max_context)
     length = -(-config.max_context // chunk) * chunk
     # One row count when deterministic: another one may round differently.
-    rows = (4,) if deterministic else (1, max(4, WIDE_PREFILL // chunk))
+    rows = (4,) if deterministic else (1, max(4, WIDE_PREFILL // chunk))  # several may be of one slot
     return Sizes(
         slots=slots,
         pieces=pieces_of(length, chunk),
         chunk=chunk,
-        rows=tuple(sorted({min(r, slots) for r in rows})),
+        rows=rows,
         steps=config.decode_steps,
         blocks=POOL_SHARE * slots * length // chunk,
     )

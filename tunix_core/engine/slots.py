@@ -107,18 +107,23 @@ class SlotTable:
         self.changed = True
         self._free.append(slot)
 
-    def to_fill(self, limit: int) -> np.ndarray:
-        """Up to `limit` filling slots, the oldest first."""
+    def to_fill(self, chunk: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        """Up to `limit` chunks that slots lack: of which slot each is, and where it starts. First the next one of each,
+        the oldest slot first, then those after them: a long prefix holds up no other, and has the rows that are left.
+        """
         slots = np.flatnonzero(self.filling)
-        return slots[np.argsort(self._arrival[slots])][:limit]
+        slots = slots[np.argsort(self._arrival[slots])]
+        ahead = np.arange(limit)[:, None] * chunk + self.filled[slots]
+        depths, order = np.nonzero(ahead < self.target[slots])
+        return slots[order[:limit]], ahead[depths, order][:limit]
 
-    def fill(self, slots: np.ndarray, chunk: int) -> np.ndarray:
-        """Counts a chunk as filled in each slot, up to its target; how many tokens each got."""
-        counts = np.minimum(chunk, self.target[slots] - self.filled[slots])
-        self.filled[slots] += counts
+    def fill(self, slots: np.ndarray, ends: np.ndarray) -> int:
+        """Counts each slot as filled up to where it ends, its target at most; how many tokens that were."""
+        before = self.filled.sum()
+        np.maximum.at(self.filled, slots, np.minimum(ends, self.target[slots]))
         whole = slots[self.filled[slots] == self.target[slots]]
         self.filling[whole], self.decoding[whole] = False, True
-        return counts
+        return int(self.filled.sum() - before)
 
     def live(self) -> Live:
         """Where each slot stands, for the decode program."""

@@ -89,8 +89,8 @@ class Programs:
     Attributes:
         decode: (params, cache, Live, Slotwise) -> cache, int32 [K, 3, S]: token (NONE where idle) and the bits
             of logprob and full_logprob.
-        prefill: by row count: (params, cache, tokens [R, C], positions [R, C], slots [R]) -> cache. Slots differ;
-            a position >= L writes nothing, and rows of such alone come last.
+        prefill: by row count: (params, cache, tokens [R, C], positions [R, C], slots [R]) -> cache. Rows may be of
+            one slot; a position >= L writes nothing.
         load: (cache, pool, moves int32 [M, 3], bounds int32 [pieces + 1]) -> cache; a move is (slot, start, block),
             and those from bounds[i] up to bounds[i + 1] lie in piece i.
         store: (pool, cache, moves, bounds) -> pool.
@@ -115,7 +115,7 @@ def compile_programs(model: Model, params: Params, sizes: Sizes, layout: Layout,
     chunks = {r: layout.whole((ints(r, sizes.chunk), ints(r, sizes.chunk), ints(r))) for r in sizes.rows}
     wanted: dict[str | int, tuple[Callable[..., Any], int, tuple[Any, ...]]] = {
         "decode": (partial(decode, model, sizes), 1, (params, cache, *layout.whole(shapes_of(sizes)))),
-        **{r: (partial(prefill, model, sizes), 1, (params, cache, *chunks[r])) for r in sizes.rows},
+        **{r: (partial(prefill, model), 1, (params, cache, *chunks[r])) for r in sizes.rows},
         "load": (partial(load, axes, sizes), 0, (cache, pool, *page)),
         "store": (partial(store, axes, sizes), 0, (pool, cache, *page)),
     }
@@ -173,38 +173,10 @@ def decode(
 
 
 def prefill(
-    model: Model, sizes: Sizes, params: Params, cache: tuple[Cache, ...], tokens: Array, positions: Array, slots: Array
+    model: Model, params: Params, cache: tuple[Cache, ...], tokens: Array, positions: Array, slots: Array
 ) -> tuple[Cache, ...]:
-    """Writes one chunk of tokens into each of R slots. Of the rows that do write, the pieces that one of them sees are
-    copied out, and those that one of them changes back."""
-    real = positions < sizes.length
-    count = real.any(axis=1).sum()
-
-    def take(piece: Cache, row: Array, rows: Cache) -> Cache:
-        return jax.tree.map(lambda into, leaf: _put(into, leaf, slots[row], row), rows, piece)
-
-    def put(rows: Cache, row: Array, piece: Cache) -> Cache:
-        return jax.tree.map(lambda into, leaf: _put(into, leaf, row, slots[row]), piece, rows)
-
-    def rows_if(holds: Array) -> Array:
-        return jnp.where((real & holds).any(), count, 0)
-
-    copied, kept = [], []
-    for start, length, piece in zip(sizes.starts, sizes.pieces, cache, strict=True):
-        blank = model.init_cache(len(slots), length)
-        copied.append(lax.fori_loop(0, rows_if(positions >= start), partial(take, piece), blank))
-    _, rows = model.forward_cached(params, tokens, positions, tuple(copied))
-    for start, length, piece, new in zip(sizes.starts, sizes.pieces, cache, rows, strict=True):
-        changes = rows_if((positions >= start) & (positions < start + length))
-        kept.append(lax.fori_loop(0, changes, partial(put, new), piece))
-    return tuple(kept)
-
-
-def _put(into: Array, leaf: Array, source: Array, target: Array) -> Array:
-    """`into` with its row `target` as row `source` of `leaf`. Slices in a loop, not a gather: they are copied whole, in
-    place, and compile once for all rows."""
-    row = lax.dynamic_slice_in_dim(leaf, source, 1, 0)
-    return lax.dynamic_update_slice_in_dim(into, row, target, 0)
+    """Writes R chunks of tokens into their slots; see `Programs.prefill`."""
+    return model.forward_cached(params, tokens, positions, slots, cache)[1]
 
 
 def load(

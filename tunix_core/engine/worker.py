@@ -168,22 +168,21 @@ class Worker:
 
     # ---- device calls ------------------------------------------------------------------------------
     def _fill(self) -> None:
-        """One prefill call: the next chunk of the slots that have waited longest."""
+        """One prefill call: chunks of the slots that have waited longest."""
         table, sizes = self._slots, self._sizes
-        slots = table.to_fill(sizes.rows[-1])
-        rows = next(r for r in sizes.rows if r >= len(slots))
-        others = np.setdiff1d(np.arange(sizes.slots), slots)[: rows - len(slots)]  # rows that write nothing
-        at = np.full((rows, sizes.chunk), sizes.length)
-        at[: len(slots)] = table.filled[slots, None] + np.arange(sizes.chunk)
-        real = at < np.append(table.target[slots], np.zeros(len(others), np.int64))[:, None]
-        named = np.append(slots, others)
+        slots, starts = table.to_fill(sizes.chunk, sizes.rows[-1])
+        idle = next(r for r in sizes.rows if r >= len(slots)) - len(slots)  # rows that write nothing
+        named = np.append(slots, np.zeros(idle, np.int64))
+        at = np.append(starts, np.full(idle, sizes.length))[:, None] + np.arange(sizes.chunk)
+        real = at < np.minimum(table.target[named], sizes.length)[:, None]
         tokens = np.where(real, table.tokens[named[:, None], np.minimum(at, sizes.length - 1)], 0)
         positions = np.where(real, at, sizes.length)
-        self._cache = self._programs.prefill[rows](
+        self._cache = self._programs.prefill[len(named)](
             self._params, self._cache, tokens.astype(np.int32), positions.astype(np.int32), named.astype(np.int32)
         )
-        self.counters["prefill_tokens"] += float(table.fill(slots, sizes.chunk).sum())
+        self.counters["prefill_tokens"] += table.fill(slots, starts + sizes.chunk)
         self.counters["prefill_calls"] += 1
+        slots = np.unique(slots)
         self._share(slots, partial=table.decoding[slots])
 
     def _decode(self) -> None:

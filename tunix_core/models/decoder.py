@@ -160,18 +160,18 @@ class DecoderModel:
         return {str(i): {"k": jnp.zeros(k, c.dtype), "v": jnp.zeros(v, c.dtype)} for i in range(c.layers)}
 
     def forward_cached(
-        self, params: Params, tokens: Array, positions: Array, cache: tuple[Cache, ...]
+        self, params: Params, tokens: Array, positions: Array, slots: Array, cache: tuple[Cache, ...]
     ) -> tuple[Array, tuple[Cache, ...]]:
-        """tokens, positions int32 [S, T], a cache of pieces -> hidden [S, T, width] and the cache.
+        """tokens, positions int32 [R, T], slots int32 [R], a cache of pieces -> hidden [R, T, width] and the cache.
 
-        Writes keys and values at `positions` of each slot, then attends to cache positions <= its own. A position
-        past the last piece writes nothing; what is computed for it has no meaning, and is finite. Pieces that no
-        position reaches are not read.
+        Writes keys and values at `positions` of the row's slot, then attends to that slot's cache positions <= its
+        own, what other rows of that slot wrote included. A position past the last piece writes nothing; what is
+        computed for it has no meaning, and is finite. Pieces that no position reaches are not read.
         """
         lengths = lengths_of(cache)
 
         def attending(window: int | None) -> Attend:
-            return partial(attend_cached, positions=positions, lengths=lengths, window=window)
+            return partial(attend_cached, positions=positions, slots=slots, lengths=lengths, window=window)
 
         hidden, written = self._decoder(params)(tokens, positions, attending, joined(cache))
         return hidden, pieces_of(written)

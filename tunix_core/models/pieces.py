@@ -2,13 +2,13 @@
 
 A cache of one piece would cost its whole length at every step. In pieces, those that no token reaches are
 skipped while the program runs, and a skipped piece gives exactly what one gives that is masked throughout:
-what a slot gets doesn't depend, to the bit, on how far the others reach. S slots, T tokens, G query heads a
-key and value head, D head size.
+what a slot gets doesn't depend, to the bit, on how far the others reach. S slots, R rows, T tokens, G query heads
+a key and value head, D head size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -42,15 +42,14 @@ def lengths_of(pieces: Sequence[Piece]) -> tuple[int, ...]:
     return tuple(next(iter(piece.values()))["k"].shape[-1] for piece in pieces)
 
 
-def write(cache: LayerCache, k: Array, v: Array, positions: Array) -> LayerCache:
-    """k, v [S, T, kv_heads, D] put at positions [S, T]; those past the last piece are dropped."""
-    slots = jnp.arange(positions.shape[0])[:, None]
+def write(cache: LayerCache, k: Array, v: Array, positions: Array, slots: Array) -> LayerCache:
+    """k, v [R, T, kv_heads, D] put at positions [R, T] of slots [R]; those past the last piece are dropped."""
     start, keys, values = 0, [], []
     for key, value in zip(cache["k"], cache["v"], strict=True):
         length = key.shape[-1]
         here = jnp.where(positions < start, length, positions - start)  # a negative index would count from the end
-        keys.append(key.at[slots, :, :, here].set(k, mode="drop"))
-        values.append(value.at[slots, :, here].set(v, mode="drop"))
+        keys.append(key.at[slots[:, None], :, :, here].set(k, mode="drop"))
+        values.append(value.at[slots[:, None], :, here].set(v, mode="drop"))
         start += length
     return {"k": tuple(keys), "v": tuple(values)}
 
@@ -96,21 +95,30 @@ def attend_cached(
     scale: float,
     *,
     positions: Array,
+    slots: Array,
     lengths: Sequence[int],
     window: int | None,
 ) -> tuple[Array, LayerCache]:
-    """Writes k, v [S, T, kv_heads, D] at positions [S, T]; then q [S, T, heads, D] attends to the cache up to its own.
+    """Writes k, v [R, T, kv_heads, D] at positions [R, T] of slots [R]; then q [R, T, heads, D] attends to its slot's
+    cache up to its own. Several rows may be of one slot: each sees what the others write. Rows that write nothing
+    cost least when they come last.
 
     A token sees the last `window` positions alone if that is given. Both products run along rows that lie in memory
     as they are read: on a CPU, decoding a full batch of slots takes half the time it takes with keys and values
     [S, L, kv_heads, D].
 
     Returns:
-        [S, T, heads, D], and the cache.
+        [R, T, heads, D], and the cache.
     """
-    cache = write(cache, k, v, positions)
+    cache = write(cache, k, v, positions, slots)
+    writes = (positions < sum(lengths)).any(axis=1)
+    count = jnp.where(writes, 1 + jnp.arange(len(slots)), 0).max()
+
+    def piece(i: int) -> tuple[Array, Array]:
+        return _rows(cache["k"][i], slots, count), _rows(cache["v"][i], slots, count)
+
     grouped = _grouped(q * scale, k.shape[2])
-    return _result(_look(grouped, cache, positions, 0, lengths, window), q), cache
+    return _result(_look(grouped, piece, positions, 0, lengths, window), q), cache
 
 
 def attend_step(
@@ -136,7 +144,7 @@ def attend_step(
         for kind, new in (("k", k.transpose(0, 2, 3, 1)), ("v", v.transpose(0, 2, 1, 3)))
     }
     grouped, at = _grouped(q * scale, k.shape[2]), positions[:, None]
-    far = _look(grouped, cache, at, step + 1, lengths, window)
+    far = _look(grouped, lambda i: (cache["k"][i], cache["v"][i]), at, step + 1, lengths, window)
     near = _read(grouped, fresh["k"], fresh["v"], jnp.full_like(at, step), 0, window)
     return _result(_both(far, near), q), fresh
 
@@ -157,19 +165,35 @@ def _grouped(q: Array, kv_heads: int) -> Array:
 
 
 def _look(
-    q: Array, cache: LayerCache, positions: Array, nearest: Any, lengths: Sequence[int], window: int | None
+    q: Array,
+    piece: Callable[[int], tuple[Array, Array]],
+    positions: Array,
+    nearest: Any,
+    lengths: Sequence[int],
+    window: int | None,
 ) -> _Part:
-    """What the pieces give to tokens at positions [S, T], of what lies at least `nearest` positions back."""
+    """What the pieces, keys and values of each, give to tokens at positions [S, T], of what lies at least `nearest`
+    positions back."""
     *starts, end = accumulate(lengths, initial=0)
     reach = jnp.where(positions < end, positions - nearest, -1).max()
 
     def from_piece(i: int, q: Array) -> _Part:
-        part = _read(q, cache["k"][i], cache["v"][i], positions - starts[i], nearest, window)
+        part = _read(q, *piece(i), positions - starts[i], nearest, window)
         if i + 1 == len(starts):
             return part
         return _both(part, lax.cond(reach >= starts[i + 1], partial(from_piece, i + 1), _nothing, q))
 
     return from_piece(0, q)
+
+
+def _rows(leaf: Array, slots: Array, count: Array) -> Array:
+    """[R, ...]: what the first `count` of slots [R] have of [S, ...], and zeros. Slices in a loop, not a gather: they
+    are copied whole, and compile once for all rows."""
+
+    def take(row: Array, rows: Array) -> Array:
+        return lax.dynamic_update_slice_in_dim(rows, lax.dynamic_slice_in_dim(leaf, slots[row], 1, 0), row, 0)
+
+    return lax.fori_loop(0, count, take, jnp.zeros((len(slots), *leaf.shape[1:]), leaf.dtype))
 
 
 def _nothing(q: Array) -> _Part:

@@ -53,24 +53,26 @@ class Counter:
     def init_cache(self, slots: int, length: int) -> Any:
         return {"tokens": jnp.zeros((slots, 2, length), jnp.int32)}
 
-    def forward_cached(self, params: Any, tokens: Any, positions: Any, cache: Any) -> Any:
-        rows, start, kept = jnp.arange(tokens.shape[0])[:, None], 0, []
+    def forward_cached(self, params: Any, tokens: Any, positions: Any, slots: Any, cache: Any) -> Any:
+        start, kept = 0, []
         for piece in cache:
             length = piece["tokens"].shape[-1]
             here = jnp.where(positions < start, length, positions - start)
-            kept.append({"tokens": piece["tokens"].at[rows, 0, here].set(tokens, mode="drop").at[:, 1].add(1)})
+            kept.append(
+                {"tokens": piece["tokens"].at[slots[:, None], 0, here].set(tokens, mode="drop").at[slots, 1].add(1)}
+            )
             start += length
         following = (tokens + params["step"]) % VOCAB
         return jax.nn.one_hot(following, VOCAB) * 40 * (1 - params["flat"]), tuple(kept)
 
     def decode(self, params: Any, tokens: Any, positions: Any, cache: Any, fresh: Any, step: Any) -> Any:
-        hidden, _ = self.forward_cached(params, tokens[:, None], positions[:, None], ())
+        hidden, _ = self.forward_cached(params, tokens[:, None], positions[:, None], None, ())
         return hidden[:, 0], {"tokens": fresh["tokens"].at[:, 0, step].set(tokens).at[:, 1].add(1)}
 
     def settle(self, cache: Any, fresh: Any, positions: Any, counts: Any) -> Any:
         steps = jnp.arange(fresh["tokens"].shape[-1])
         at = jnp.where(steps < counts[:, None], positions[:, None] + steps, self.max_positions + 1)
-        _, cache = self.forward_cached({"step": 0, "flat": 0}, fresh["tokens"][:, 0], at, cache)
+        _, cache = self.forward_cached({"step": 0, "flat": 0}, fresh["tokens"][:, 0], at, jnp.arange(len(at)), cache)
         return tuple({"tokens": piece["tokens"].at[:, 1].add(fresh["tokens"][:, 1, :1] - 1)} for piece in cache)
 
     def logits(self, params: Any, hidden: Any) -> Any:

@@ -131,10 +131,16 @@ def test_long_prompts_do_not_starve_decoding_nor_decoding_them(kit: Any) -> None
     assert len(order) == 41 and order.index("short") < 30
 
 
-@pytest.mark.parametrize(("steps", "expected"), [(1, [8.0] * 4), (2, [8.0] * 4), (4, [16.0, 13.0, 0.0, 0.0])])
-def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(kit: Any, steps: int, expected: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("chunk", "steps", "expected"),
+    [(8, 1, [32, 13, 0, 0, 0]), (4, 1, [16, 16, 13, 0, 0]), (4, 2, [32, 13, 0, 0, 0]), (2, 1, [16, 16, 13, 0, 0])],
+)
+def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(
+    kit: Any, chunk: int, steps: int, expected: list[int]
+) -> None:
     """Round by round: while a prompt of many chunks is filled, every round decodes for those who can, and fills no
-    more than four times what its decode call computes for all four slots: of calls for four rows of eight, one or two.
+    more than four times what its decode call computes for all four slots, but one call of four rows at least. All rows
+    are the prompt's, since nobody else is filled.
     """
     gate = Gate(kit.counter.init(0))
 
@@ -152,7 +158,8 @@ def test_decoding_goes_on_between_the_chunks_of_a_long_prompt(kit: Any, steps: i
         await asyncio.gather(*short, *long)
         return filled
 
-    assert np.diff(kit.with_engine(kit.engine(store=gate, decode_steps=steps), work)).tolist() == expected
+    engine = kit.engine(store=gate, decode_steps=steps, prefill_chunk=chunk)
+    assert np.diff(kit.with_engine(engine, work), prepend=0).tolist() == expected
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -303,7 +310,8 @@ def test_what_is_sampled_by_new_weights_alone_has_its_whole_context_from_them(ki
         first = await engine.generate(mine)
         return first, engine.statistics()["prefill_tokens"], (await engine.generate(mine)).cached_tokens
 
-    got, computed, cached = kit.with_engine(kit.engine(kit.decoder, old, store=source, exact=False), work)
+    engine = kit.engine(kit.decoder, old, store=source, prefill_chunk=2, decode_steps=1)
+    got, computed, cached = kit.with_engine(engine, work)
     assert computed > 46 and (got.versions == 1).all()
     whole = kit.logprobs(new, np.append(mine.prompt, got.tokens))[46:]
     assert np.abs(got.full_logprobs - whole).max() < 1e-4

@@ -78,19 +78,17 @@ def test_prefill_writes_its_rows_and_leaves_the_other_slots(kit: Any, programs: 
     np.testing.assert_array_equal(whole(cache)[1:3], before[1:3])
 
 
-@pytest.mark.parametrize(("at", "changed"), [([4, 5, 6, 7], slice(0, 8)), ([9, 10, 11, 12], slice(8, 12))])
-def test_prefill_copies_back_the_pieces_it_writes_to_of_rows_that_write(
-    kit: Any, programs: Programs, at: list[int], changed: slice
+@pytest.mark.parametrize(("second", "written"), [([6, 7, 8, 9], 8), ([12] * 4, 4)])
+def test_prefill_writes_several_rows_of_one_slot_and_none_that_is_past_the_cache(
+    kit: Any, programs: Programs, second: list[int], written: int
 ) -> None:
-    """The model says on every position of its rows that it was called."""
-    before = whole(cache_of(kit, seed=1))
-    tokens, positions = np.ones((2, 4), np.int32), np.array([at, [12] * 4], np.int32)
+    expected = whole(cache_of(kit, seed=1))[:, 0].copy()
+    expected[1, 2 : 2 + written] = np.arange(written)
+    tokens, positions = np.arange(8, dtype=np.int32).reshape(2, 4), np.array([[2, 3, 4, 5], second], np.int32)
     cache = programs.prefill[2](
-        kit.counter.init(0), cache_of(kit, seed=1), tokens, positions, np.array([3, 0], np.int32)
+        kit.counter.init(0), cache_of(kit, seed=1), tokens, positions, np.array([1, 1], np.int32)
     )
-    called = np.zeros((4, 12), np.int32)
-    called[3, changed] = 1
-    np.testing.assert_array_equal(whole(cache)[:, 1] - before[:, 1], called)
+    np.testing.assert_array_equal(whole(cache)[:, 0], expected)
 
 
 def test_blocks_go_into_the_pool_and_come_back_elsewhere(kit: Any, programs: Programs) -> None:

@@ -36,7 +36,10 @@ def forward(model: DecoderModel):
 
 @pytest.fixture(scope="module")
 def cached(model: DecoderModel):
-    return jax.jit(model.forward_cached)
+    """A row for each slot."""
+    return jax.jit(
+        lambda params, ids, at, cache: model.forward_cached(params, ids, at, jnp.arange(len(ids), dtype=int), cache)
+    )
 
 
 def pieces(model: DecoderModel, slots: int, lengths: Sequence[int] = (16, LENGTH - 16)) -> tuple[Any, ...]:
@@ -72,13 +75,28 @@ def test_the_cache_gives_what_a_whole_pass_gives(model, params, forward, cached,
     np.testing.assert_allclose(jnp.concatenate(parts, axis=1), whole, atol=1e-4)
 
 
-def test_a_piece_that_is_not_reached_gives_the_bits_of_one_that_is_masked(model, params) -> None:
+def test_rows_of_one_slot_at_once_give_the_bits_of_one_after_another(model, params) -> None:
+    """A conversation over both pieces in chunks of eight, with a shorter one between them."""
+    step, ids, other = jax.jit(model.forward_cached), tokens(4, 8, seed=1), tokens(1, 8, seed=2)
+    at, nowhere = np.arange(32, dtype=np.int32).reshape(4, 8), np.full((4, 8), LENGTH, np.int32)
+    slots = np.array([2, 2, 0, 2], np.int32)
+    ids[2], at[2], at[3] = other, np.arange(8), np.arange(16, 24)
+    hidden, together = step(params, ids, at, slots, pieces(model, 3))
+    parts, one_by_one = np.zeros(hidden.shape, np.float32), pieces(model, 3)
+    for row in range(4):
+        alone = np.where(np.arange(4)[:, None] == row, at, nowhere)
+        got, one_by_one = step(params, ids, alone, slots, one_by_one)
+        parts[row] = got[row]
+    np.testing.assert_array_equal(np.asarray(hidden), parts)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), together, one_by_one)
+
+
+def test_a_piece_that_is_not_reached_gives_the_bits_of_one_that_is_masked(model, params, cached) -> None:
     """Rows at 12 beside one that reaches the second piece, and without it; the second piece is never zero."""
     cache = jax.tree.map(lambda a: a + 3.0, pieces(model, 4))
-    step = jax.jit(model.forward_cached)
     ids = tokens(4, 1)
     near, far = np.full((4, 1), 12, np.int32), np.array([[12], [12], [12], [30]], np.int32)
-    alone, beside = (np.asarray(step(params, ids, at, cache)[0])[:3] for at in (near, far))
+    alone, beside = (np.asarray(cached(params, ids, at, cache)[0])[:3] for at in (near, far))
     np.testing.assert_array_equal(alone, beside)
 
 
@@ -86,7 +104,7 @@ def test_decoding_a_row_is_the_same_to_the_bit_in_every_slot_and_company(model, 
     rng = np.random.default_rng(1)
     cache = jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape, np.float32)), pieces(model, SLOTS))
     ids, at = tokens(SLOTS, 1), rng.integers(0, LENGTH, (SLOTS, 1)).astype(np.int32)
-    step = jax.jit(lambda p, t, at, c: model.logits(p, model.forward_cached(p, t, at, c)[0]))
+    step = jax.jit(lambda p, t, at, c: model.logits(p, cached(p, t, at, c)[0]))
     expected = np.asarray(step(params, ids, at, cache))
     for seed in range(4):
         order = np.random.default_rng(seed).permutation(SLOTS)

@@ -61,7 +61,7 @@ def test_logits_are_those_of_transformers(checkpoints: Path, name: str) -> None:
     cached, cache, step = [], (model.init_cache(1, LENGTH + 8),), jax.jit(model.forward_cached)
     for start in range(0, LENGTH, 8):
         ids, at = tokens()[:, start : start + 8], np.arange(start, start + 8)[None]
-        hidden, cache = step(policy.params, ids.astype(np.int32), at.astype(np.int32), cache)
+        hidden, cache = step(policy.params, ids.astype(np.int32), at.astype(np.int32), np.zeros(1, np.int32), cache)
         cached.append(np.asarray(model.logits(policy.params, hidden))[0])
     np.testing.assert_allclose(np.concatenate(cached)[list(SHOWN)], expected, atol=1e-4, rtol=0)
 

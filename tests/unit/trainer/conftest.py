@@ -44,7 +44,7 @@ class TinyModel:
     def init_cache(self, slots: int, length: int) -> Any:
         raise NotImplementedError("training needs no cache")
 
-    def forward_cached(self, params: Any, tokens: Any, positions: Any, cache: Any) -> Any:
+    def forward_cached(self, params: Any, tokens: Any, positions: Any, slots: Any, cache: Any) -> Any:
         raise NotImplementedError("training needs no cache")
 
     def decode(self, params: Any, tokens: Any, positions: Any, cache: Any, fresh: Any, step: Any) -> Any:
