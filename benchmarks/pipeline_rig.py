@@ -176,7 +176,7 @@ model = "pipeline_env/endless"
 steps = {steps}
 [trainer]
 groups_per_step = {groups}
-rows = 8
+rows = 1
 row_tokens = 512
 [scheduler]
 max_episodes = {episodes}
