@@ -28,6 +28,7 @@ class JobQueue:
     A job goes where the largest share of its prefix was sent before, unless that worker is busier by more than the
     share is worth while another has a slot left. So later turns find what their earlier ones computed, and a group its
     prompt; what everybody begins with is computed by each worker once they need it, and then draws nobody anywhere.
+    Rather than to leave a slot empty, a worker takes the job out of another's line that has least to lose.
 
     Args:
         workers: how many; an attribute, too.
@@ -55,7 +56,9 @@ class JobQueue:
 
     def put(self, job: Job) -> None:
         """Puts the job in the line of the worker that serves it best."""
-        self._give(job, self._best(job.trail))
+        best = self._best(job.trail)
+        job.sent_before = self._there(job.trail, best)
+        self._give(job, best)
         self._lines[job.worker].append(job)
 
     def has(self, worker: int) -> bool:
@@ -65,15 +68,13 @@ class JobQueue:
     def take(self, worker: int, *, others: bool = True) -> Job | None:
         """The next job for the worker, which has a free slot: of its own line or, rather than to leave the slot
         empty, of the longest line of those who have none, if it takes `others`."""
-        line: deque[Job] | None = self._lines[worker]
-        while line or (others and (line := self._crowded())):
-            job = line.popleft()
-            if job.cancelled:
-                continue
-            if job.worker != worker:
-                self._open[job.worker] -= 1
-                self._give(job, worker)
-            return job
+        line = self._lines[worker]
+        while line:
+            if not (job := line.popleft()).cancelled:
+                return job
+        while others and (crowded := self._crowded()):
+            if job := self._taken(crowded, worker):
+                return job
         return None
 
     def served(self, job: Job, completion: Completion) -> None:
@@ -90,14 +91,30 @@ class JobQueue:
         self._open[worker] += 1
         self._remember(job.trail, worker)
 
+    def _taken(self, line: deque[Job], worker: int) -> Job | None:
+        """Out of another's line the job that loses least by going to this worker, of such the first; None where all
+        are cancelled, which empties the line."""
+        waiting = [job for job in line if not job.cancelled]
+        if not waiting:
+            return line.clear()
+        job = min(waiting, key=lambda job: job.sent_before - self._there(job.trail, worker))
+        line.remove(job)
+        self._open[job.worker] -= 1
+        self._give(job, worker)
+        return job
+
+    def _there(self, trail: Sequence[Key], worker: int) -> int:
+        """How many blocks of a prefix were sent to the worker."""
+        return sum(1 for _ in takewhile(lambda key: self._sent.get(key, 0) >> worker & 1, trail))
+
     def _best(self, trail: Sequence[Key]) -> int:
         least = min(self._open)
-        room = least < self._slots  # else the job waits anywhere, and a worker left with nothing takes from the others
+        # Where a worker has no slot left, one that has some takes from its line what has least to lose by it.
+        room = least < self._slots and self._crowded() is None
 
         def score(worker: int) -> tuple[float, int]:
-            there = sum(1 for _ in takewhile(lambda key: self._sent.get(key, 0) >> worker & 1, trail))
             busier = (self._open[worker] - least) / self._slots if room else 0.0
-            return WORTH * there / max(1, len(trail)) - busier, -self._open[worker]
+            return WORTH * self._there(trail, worker) / max(1, len(trail)) - busier, -self._open[worker]
 
         return max(range(len(self._open)), key=score)
 

@@ -24,6 +24,7 @@ class Job:
         trail: keys of the prefix that hold for any version, by which it is told where the job is best served.
         keys: the prefix's cache keys, for policy version `keys_version`.
         worker: which one serves it.
+        sent_before: blocks of its prefix that were sent to that one before it.
         cancelled: set on the event loop; the worker frees what the job holds.
     """
 
@@ -35,6 +36,7 @@ class Job:
     keys: list[Key] = field(default_factory=list)
     keys_version: int | None = None
     worker: int = 0
+    sent_before: int = 0
     cancelled: bool = False
 
     def fail(self, error: Exception) -> None:

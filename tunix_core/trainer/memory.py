@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import jaxprs_in_params
+from jax.extend.core import Var, jaxprs_in_params
 
 from tunix_core.contracts import Params
 from tunix_core.errors import EngineError, OutOfMemory
@@ -40,24 +40,22 @@ def _shard_bytes(leaf: Any) -> int:
 def step_bytes(function: Callable[[Params], Any], params: Params) -> tuple[int, int]:
     """What the gradient of a function keeps from forward to backward, and the largest array it makes, in bytes.
 
-    Counted from shapes alone, for one device; nothing is compiled. An upper bound: what the compiler fuses
-    away is counted, and what it frees early too.
+    Counted from shapes alone, for one device; nothing is compiled. What is kept but was there before, parameters and
+    what the function closes over, doesn't count. An upper bound: what the compiler fuses away is counted, and what it
+    frees early too.
 
     Args:
         function: parameters -> a scalar.
         params: pytree of arrays, or of what has their shapes.
     """
-    traced, (_, backward) = jax.make_jaxpr(lambda p: jax.vjp(function, p), return_shape=True)(params)
-    kept = sum(map(_whole_bytes, jax.tree.leaves(backward))) - sum(map(_whole_bytes, jax.tree.leaves(params)))
-    return max(0, kept), max(map(_aval_bytes, _made(traced.jaxpr)), default=0)
+    traced = jax.make_jaxpr(lambda p: jax.vjp(function, p))(params).jaxpr
+    given = {*traced.invars, *traced.constvars}
+    kept = {each for each in traced.outvars if isinstance(each, Var)} - given
+    return sum(_bytes(each.aval) for each in kept), max(map(_bytes, _made(traced)), default=0)
 
 
-def _whole_bytes(leaf: Any) -> int:
-    return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
-
-
-def _aval_bytes(aval: Any) -> int:
-    return _whole_bytes(aval) if isinstance(aval, ShapedArray) else 0
+def _bytes(aval: Any) -> int:
+    return math.prod(aval.shape) * np.dtype(aval.dtype).itemsize if isinstance(aval, ShapedArray) else 0
 
 
 def _made(jaxpr: Any) -> Iterator[Any]:

@@ -189,7 +189,7 @@ class Trainer:
         def value(trained: Params) -> jax.Array:
             return jnp.sum(token_logprobs(self._model, parts.having(trained).whole, batch, remat=remat)[0])
 
-        lanes, trained, state = self._distinct(), *map(bytes_of, (parts.trained, self._optimizer))
+        lanes, trained, state = self._distinct(), bytes_of(parts.trained), bytes_of(self._optimizer)
         kept, largest = (n // self._placing.row_share(self._config.rows) for n in step_bytes(value, parts.trained))
         return {
             "parameters": bytes_of(parts),
@@ -201,7 +201,7 @@ class Trainer:
             "largest array": largest,
             # A micro-batch's own gradient; or, when the activations are gone, what an update has in hand.
             "gradients in passing": max(trained, IN_AN_UPDATE * trained - kept - largest),
-            "a checkpoint's copy": trained + state if jax.default_backend() == "cpu" else 0,
+            "a checkpoint's copy": bytes_of(self._state()) if jax.default_backend() == "cpu" else 0,
         }
 
     def warm_up(self) -> None:

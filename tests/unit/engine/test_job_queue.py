@@ -99,6 +99,20 @@ def test_while_no_slot_is_left_anywhere_a_conversation_waits_where_its_earlier_t
     assert [rig.put(np.append(history, [3, 4])).worker for history in histories] == [0] * 8
 
 
+def test_while_others_wait_for_a_worker_a_conversation_waits_there_too_and_the_other_one_takes_new_ones() -> None:
+    rig = Rig(slots=1)
+    first = rig.put(prompt(40, seed=0))
+    assert rig.take(0) is first
+    told = rig.serve(first, [1])
+    busy = [rig.put(prompt(9, seed=seed)) for seed in (1, 2)]
+    assert [rig.take(job.worker) for job in busy] == busy
+    new = rig.put(prompt(9, seed=3))
+    assert new.worker == 0
+    rig.queue.end(busy[1])
+    later = rig.put(told)
+    assert later.worker == 0 and rig.take(1) is new
+
+
 def test_a_part_of_a_prefix_is_worth_a_part_of_the_slots() -> None:
     """Half of it: until a worker is busier by a quarter of them."""
     rig = Rig()
@@ -130,6 +144,36 @@ def test_a_free_slot_takes_what_waits_for_one_elsewhere_and_the_next_turn_follow
     later = rig.serve(other, prompt(8, seed=3))
     rig.queue.end(serving)
     assert rig.put(later).worker == 1
+
+
+def test_of_what_waits_elsewhere_it_takes_what_has_least_to_lose() -> None:
+    """A later turn stays where its conversation is, and so does a member of a group, while another waits too."""
+    rig = Rig(slots=1)
+    first = rig.put(prompt(40, seed=0))
+    assert rig.take(0) is first
+    told = rig.serve(first, [1])
+    busy = rig.put(prompt(9, seed=1)), rig.put(prompt(9, seed=2))
+    assert [rig.take(0), rig.take(1)] == list(busy)
+    later, member = rig.put(told), rig.put(np.append(told[:20], prompt(9, seed=3)))
+    gone, new = (rig.put(np.append(told[:4], prompt(30, seed=seed))) for seed in (4, 5))
+    assert {job.worker for job in (later, member, gone, new)} == {0}
+    gone.cancelled = True
+    for end in (busy[1], gone):
+        rig.queue.end(end)
+    for job in (new, member, later):
+        assert rig.take(1) is job and job.worker == 1
+        rig.queue.end(job)
+    assert rig.queue.take(1) is None
+
+
+def test_a_line_of_cancelled_jobs_is_no_work() -> None:
+    rig = Rig(slots=1)
+    jobs = [rig.put(prompt(9, seed=i)) for i in range(6)]
+    for job in jobs[2:]:
+        job.cancelled = True
+    assert [rig.take(job.worker) for job in jobs[:2]] == jobs[:2]
+    rig.queue.end(jobs[1])
+    assert rig.queue.take(1) is None and rig.queue.take(0) is None
 
 
 def test_nobody_takes_what_another_has_slots_for() -> None:
