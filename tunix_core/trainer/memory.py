@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Var, jaxprs_in_params
+from jax.sharding import NamedSharding
 
 from tunix_core.contracts import Params
 from tunix_core.errors import EngineError, OutOfMemory
@@ -35,6 +36,19 @@ def _shard_bytes(leaf: Any) -> int:
     placed = getattr(leaf, "sharding", None)
     shape = placed.shard_shape(leaf.shape) if placed is not None else leaf.shape
     return math.prod(shape) * np.dtype(leaf.dtype).itemsize
+
+
+def gathered_bytes(tree: Tree) -> int:
+    """What one device holds of a pytree's arrays, beyond its own part, while those sharded over "fsdp" are whole."""
+    return sum(_shard_bytes(leaf) * (_gathered_from(leaf) - 1) for leaf in jax.tree.leaves(tree))
+
+
+def _gathered_from(leaf: Any) -> int:
+    placed = getattr(leaf, "sharding", None)
+    if not isinstance(placed, NamedSharding):
+        return 1
+    axes = {axis for entry in placed.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())}
+    return placed.mesh.shape["fsdp"] if "fsdp" in axes else 1
 
 
 def step_bytes(function: Callable[[Params], Any], params: Params) -> tuple[int, int]:

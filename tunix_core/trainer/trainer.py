@@ -18,7 +18,7 @@ from tunix_core.trainer.health import Health, Keep, drop
 from tunix_core.trainer.lanes import Arrays, Lane, Measure, Member, Part, arrays_of
 from tunix_core.trainer.logprobs import token_logprobs
 from tunix_core.trainer.measures import checked_reference, logprobs, reference_measure, shown
-from tunix_core.trainer.memory import IN_AN_UPDATE, bytes_of, step_bytes
+from tunix_core.trainer.memory import IN_AN_UPDATE, bytes_of, gathered_bytes, step_bytes
 from tunix_core.trainer.optimizer import make_stepping
 from tunix_core.trainer.outcomes import decide, outcome_of
 from tunix_core.trainer.packing import Packer, Sample, empty_batch
@@ -179,26 +179,25 @@ class Trainer:
         self.version = state.version
 
     def memory(self) -> dict[str, int]:
-        """Bytes that one device will hold, by what they are for: known before anything is compiled.
-
-        Activations are those of a whole micro-batch's rows on the device, as if nothing else were split.
-        """
-        padding = arrays_of(empty_batch(self._config.rows, self._config.row_tokens), 0)
-        batch, parts, remat = forward_arrays(padding), self._parts, self._config.remat
+        """Bytes that one device will hold, by what they are for: known before anything is compiled. Activations are
+        those of a whole micro-batch's rows on the device, as if nothing else were split."""
+        config, parts = self._config, self._parts
+        batch = forward_arrays(arrays_of(empty_batch(config.rows, config.row_tokens), 0))
 
         def value(trained: Params) -> jax.Array:
-            return jnp.sum(token_logprobs(self._model, parts.having(trained).whole, batch, remat=remat)[0])
+            return jnp.sum(token_logprobs(self._model, parts.having(trained).whole, batch, remat=config.remat)[0])
 
-        lanes, trained, state = self._distinct(), bytes_of(parts.trained), bytes_of(self._optimizer)
-        kept, largest = (n // self._placing.row_share(self._config.rows) for n in step_bytes(value, parts.trained))
+        lanes, trained = self._distinct(), bytes_of(parts.trained)
+        kept, largest = (n // self._placing.row_share(config.rows) for n in step_bytes(value, parts.trained))
         return {
             "parameters": bytes_of(parts),
             "their successors": trained,
             "gradients": sum(bytes_of(lane.sums.gradient) for lane in lanes),
-            "optimizer": state,
+            "optimizer": bytes_of(self._optimizer),
             "critics": sum(lane.critic.bytes() for lane in lanes if lane.critic),
             "activations": kept,
             "largest array": largest,
+            "gathered over fsdp": gathered_bytes(parts) + gathered_bytes(parts.trained),  # with their gradients
             # A micro-batch's own gradient; or, when the activations are gone, what an update has in hand.
             "gradients in passing": max(trained, IN_AN_UPDATE * trained - kept - largest),
             "a checkpoint's copy": bytes_of(self._state()) if jax.default_backend() == "cpu" else 0,
