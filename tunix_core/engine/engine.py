@@ -220,6 +220,7 @@ class SlotEngine:
                 sizes,
                 zeros(),
                 take=partial(self._take, index),
+                put_back=self._put_back,
                 decode_text=self._policy.tokenizer.decode,
                 max_context=self.max_context,
                 deterministic=self._deterministic,
@@ -250,6 +251,11 @@ class SlotEngine:
     def _take(self, worker: int, others: bool) -> Job | None:
         with self._wake:
             return self._queue.take(worker, others=others)
+
+    def _put_back(self, jobs: list[Job]) -> None:
+        with self._wake:
+            self._queue.put_back(jobs)
+            self._wake.notify_all()
 
     def _end(self, error: EngineError) -> None:
         """Fails every open request and all later ones, and ends every thread; the first reason stands."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tunix_core.engine.requests import Job
 # How much busier than the others, in shares of its slots, a worker may be and still get a job whose whole prefix it
 # has. A call decodes all slots at the price of one, so that until they are taken an imbalance costs little.
 WORTH = 0.5
+NEAR = 64  # jobs of a line that are looked at by a worker that takes one: all others wait meanwhile
 
 
 class JobQueue:
@@ -61,6 +62,11 @@ class JobQueue:
         self._give(job, best)
         self._lines[job.worker].append(job)
 
+    def put_back(self, jobs: Sequence[Job]) -> None:
+        """Jobs that were taken and not begun: the next ones in the line of their worker."""
+        for job in reversed(jobs):
+            self._lines[job.worker].appendleft(job)
+
     def has(self, worker: int) -> bool:
         """Whether there may be a job for the worker to take."""
         return bool(self._lines[worker]) or self._crowded() is not None
@@ -92,11 +98,14 @@ class JobQueue:
         self._remember(job.trail, worker)
 
     def _taken(self, line: deque[Job], worker: int) -> Job | None:
-        """Out of another's line the job that loses least by going to this worker, of such the first; None where all
-        are cancelled, which empties the line."""
-        waiting = [job for job in line if not job.cancelled]
+        """Of the next jobs in another's line the one that loses least by going to this worker, of such the first; None
+        where all of them are cancelled, and then they are gone."""
+        near = list(islice(line, NEAR))
+        waiting = [job for job in near if not job.cancelled]
         if not waiting:
-            return line.clear()
+            for _ in near:
+                line.popleft()
+            return None
         job = min(waiting, key=lambda job: job.sent_before - self._there(job.trail, worker))
         line.remove(job)
         self._open[job.worker] -= 1

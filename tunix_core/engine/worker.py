@@ -6,7 +6,6 @@ threads, event loops' waits, how jobs got here, or of other workers.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any
@@ -44,6 +43,7 @@ class Worker:
         index: which of the engine's workers this is.
         state: its cache, in pieces, and its pool, of zeros and its own.
         take: gives the next job for a free slot, or None; told whether jobs of other workers may be taken.
+        put_back: takes jobs that were not begun, to be taken next, by whoever has a slot first.
         decode_text: gives the text of token ids.
         deterministic: whether what a request gets must not depend, to the bit, on the others; then prefixes are
             computed in chunks at multiples of the chunk, and only what was computed so is shared.
@@ -63,6 +63,7 @@ class Worker:
         state: tuple[tuple[Cache, ...], Cache],
         *,
         take: Callable[[bool], Job | None],
+        put_back: Callable[[list[Job]], None],
         decode_text: Decode,
         max_context: int,
         deterministic: bool,
@@ -70,13 +71,12 @@ class Worker:
     ) -> None:
         self.index, self._parameters, self._programs, self._sizes = index, parameters, programs, sizes
         self._deterministic, self._recompute = deterministic, recompute
-        self._take, self._decode_text = take, decode_text
+        self._take, self._put_back, self._decode_text = take, put_back, decode_text
         self._version, self._params = parameters.newest
         self._cache, self._pool = state
         self._slots = SlotTable(sizes, max_context)
         self._slotwise = self._slots.slotwise()
         self._prefix = PrefixCache(sizes.blocks, sizes.chunk, aligned=deterministic, version=self._version)
-        self._back: deque[Job] = deque()  # jobs that were behind a block that has come
         self._since = [0.0] * sizes.slots  # when each slot was taken, of `perf_counter`
         self._coming: dict[Key, int] = {}  # blocks being computed, and by which slot
         self._behind: dict[Key, list[Job]] = {}  # jobs that wait for such a block rather than compute it again
@@ -86,7 +86,7 @@ class Worker:
     @property
     def idle(self) -> bool:
         """True when a round would have nothing to do but take new jobs."""
-        return not (self._back or self._behind or self._done or self._slots.busy)
+        return not (self._behind or self._done or self._slots.busy)
 
     def round(self) -> None:
         """One look at everything, and at most one decode call."""
@@ -114,9 +114,12 @@ class Worker:
 
     # ---- jobs in and out ---------------------------------------------------------------------------
     def _admit(self) -> None:
-        """Gives free slots to waiting jobs, with what the prefix cache has of their prefixes."""
+        """Gives free slots to waiting jobs, with what the prefix cache has of their prefixes.
+
+        Jobs behind a block are passed over, but no more of them than there are slots: other workers may take the rest.
+        """
         moves: list[Move] = []
-        while self._slots.has_free and (job := self._next()):
+        while self._slots.has_free and self._passed_over < self._sizes.slots and (job := self._next()):
             if job.keys_version != self._version:
                 job.keys, job.keys_version = self._prefix.keys(job.prefix), self._version
             match = self._prefix.match(job.prefix, job.keys)
@@ -133,9 +136,13 @@ class Worker:
                     self._coming.setdefault(key, slot)
         self._cache = self._copy(self._programs.load, self._cache, self._pool, moves)
 
+    @property
+    def _passed_over(self) -> int:
+        return sum(map(len, self._behind.values()))
+
     def _next(self) -> Job | None:
         """While jobs wait for a block that is being computed, its free slots are theirs: it takes no others' jobs."""
-        while job := self._back.popleft() if self._back else self._take(not self._behind):
+        while job := self._take(not self._behind):
             if not job.cancelled:
                 return job
         return None
@@ -243,9 +250,12 @@ class Worker:
 
     def _come(self, keys: Iterable[Key]) -> None:
         """These blocks are there, or will never be: whoever waited for them is looked at again, first."""
+        waited = list[Job]()
         for key in keys:
             del self._coming[key]
-            self._back.extendleft(reversed(self._behind.pop(key, [])))
+            waited += self._behind.pop(key, [])
+        if waited:
+            self._put_back(waited)
 
     def _copy(self, program: Compiled, into: Any, source: Any, moves: list[Move]) -> Any:
         """Runs the moves, each (slot, start, block), by pieces of the cache, a page of them at a time."""

@@ -55,8 +55,8 @@ def step_bytes(function: Callable[[Params], Any], params: Params) -> tuple[int, 
     """What the gradient of a function keeps from forward to backward, and the largest array it makes, in bytes.
 
     Counted from shapes alone, for one device; nothing is compiled. What is kept but was there before, parameters and
-    what the function closes over, doesn't count. An upper bound: what the compiler fuses away is counted, and what it
-    frees early too.
+    what the function closes over, doesn't count. An upper bound: what the compiler fuses away is counted, what it
+    frees early too, and what a branch or a loop hands on.
 
     Args:
         function: parameters -> a scalar.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tunix_core.contracts import Completion, GenerateRequest, Sampling
-from tunix_core.engine.job_queue import JobQueue
+from tunix_core.engine.job_queue import NEAR, JobQueue
 from tunix_core.engine.requests import Job
 
 CHUNK = 4
@@ -164,6 +164,33 @@ def test_of_what_waits_elsewhere_it_takes_what_has_least_to_lose() -> None:
         assert rig.take(1) is job and job.worker == 1
         rig.queue.end(job)
     assert rig.queue.take(1) is None
+
+
+def test_what_was_taken_and_not_begun_is_next_for_its_worker_and_may_be_taken_by_another() -> None:
+    rig = Rig(slots=1)
+    jobs = [rig.put(prompt(30, seed=0)) for _ in range(5)]
+    own = [job for job in jobs if job.worker == 0]
+    assert len(own) > 2 and [rig.take(0) for _ in own] == own
+    rig.queue.put_back(own[1:])
+    assert rig.take(0) is own[1]
+    other = [job for job in jobs if job.worker == 1]
+    assert [rig.take(1) for _ in other] == other
+    assert rig.take(1) is own[2] and own[2].worker == 1
+
+
+@pytest.mark.parametrize(("before", "found"), [(NEAR - 1, True), (NEAR, False)])
+def test_a_worker_that_takes_one_looks_at_the_next_few_of_a_line_alone(before: int, found: bool) -> None:
+    """All others wait meanwhile. The one with least to lose stands behind so many."""
+    rig = Rig(slots=1, blocks=10_000)
+    told = rig.serve(rig.put(prompt(40, seed=0)), [1])
+    assert rig.queue.take(0) is not None
+    busy = rig.put(prompt(9, seed=1)), rig.put(prompt(9, seed=2))
+    assert [rig.take(0), rig.take(1)] == list(busy)
+    later = [rig.put(told) for _ in range(before)]
+    new = rig.put(np.append(told[:4], prompt(9, seed=3)))
+    assert {job.worker for job in (*later, new)} == {0}
+    rig.queue.end(busy[1])
+    assert rig.take(1) is (new if found else later[0])
 
 
 def test_a_line_of_cancelled_jobs_is_no_work() -> None:

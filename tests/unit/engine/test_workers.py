@@ -50,6 +50,21 @@ def test_a_sample_is_the_same_to_the_bit_whichever_worker_serves_it(kit: Any, ex
         np.testing.assert_array_equal(a.full_logprobs.view(np.int32), b.full_logprobs.view(np.int32))
 
 
+def test_a_crowd_with_one_prompt_is_served_by_all_workers(kit: Any) -> None:
+    """All of it is sent to the worker that got the prompt first, where it waits for the prompt's blocks."""
+
+    async def work(engine: SlotEngine) -> list[float]:
+        blockers = [asyncio.create_task(engine.generate(kit.request(kit.prompt(11, seed=i), seed=i))) for i in range(8)]
+        await asyncio.sleep(0)
+        crowd = [kit.request(kit.prompt(30, seed=99), seed=i, max_tokens=9) for i in range(64)]
+        await kit.all(engine, *crowd)
+        await asyncio.gather(*blockers)
+        return served(engine)
+
+    by_worker = kit.with_engine(kit.engine(kit.decoder, exact=True, **TWO), work)
+    assert sum(by_worker) == 72 and min(by_worker) > 20
+
+
 def test_later_turns_compute_only_what_is_new(kit: Any) -> None:
     async def work(engine: SlotEngine) -> tuple[list[float], float]:
         histories, new = [kit.prompt(11, seed=i) for i in range(8)], 8 * 11
