@@ -6,8 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from small_run import SUITE
 
-from tunix_core.errors import CheckpointError, NoSignal, TooManyFailures, UsageError
+from tunix_core.config import RunConfig
+from tunix_core.errors import CheckpointError, NoSignal, PluginError, TooManyFailures, UsageError
 from tunix_core.profiling import read_spans
 from tunix_core.reporting import write_trace
 from tunix_core.run.barriers import by_kind, shares
@@ -113,6 +115,30 @@ def test_a_run_is_not_overwritten_and_not_resumed_as_something_else(launch):
     with pytest.raises(CheckpointError, match="nothing to resume"):
         launch(resume=True, name="nowhere")
     assert launch(overwrite=True).run_dir == first.run_dir
+
+
+def test_what_was_to_be_replaced_is_kept_where_nothing_could_begin(launch, tmp_path):
+    before = launch(steps=1).run_dir
+    kept = {path.relative_to(before): path.read_bytes() for path in before.rglob("*") if path.is_file()}
+    missing = SUITE.replace("[[suite]]", '[[suite]]\nrewards = [{{ id = "trouble/gone" }}]')
+    with pytest.raises(PluginError, match="trouble/gone"):
+        launch(overwrite=True, suite=missing)
+    assert {path.relative_to(before): path.read_bytes() for path in before.rglob("*") if path.is_file()} == kept
+    assert not (tmp_path / "run.replaced").exists()
+
+
+def test_resume_asks_which_run(tmp_path, monkeypatch):
+    from tunix_core.plugins import Hub
+    from tunix_core.run import train
+
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig(())
+    with pytest.raises(UsageError, match=r"run_dir=PATH\.$"):
+        train(config, hub=Hub.load(), resume=True)
+    (tmp_path / "runs" / "mine-1").mkdir(parents=True)
+    (tmp_path / "runs" / "mine-1" / "lock.json").touch()
+    with pytest.raises(UsageError, match=r"run_dir=PATH\. The newest is runs/mine-1\."):
+        train(config, hub=Hub.load(), resume=True)
 
 
 def test_a_run_in_which_nothing_can_be_learned_says_so(launch):

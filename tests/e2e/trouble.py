@@ -132,7 +132,7 @@ def tunix_register_envs(register: Any) -> None:
 
 @hookimpl
 def tunix_register_rewards(register: Any) -> None:
-    for name in ("nan", "outside", "raising"):
+    for name in ("nan", "outside", "raising", "gone"):  # the last is registered, and not there
         register(RewardSpec(name, f"trouble:{name}"))
 
 

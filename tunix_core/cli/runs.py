@@ -92,7 +92,7 @@ def eval_command(
     plugins: tuple[str, ...],
     **how: Any,
 ) -> None:
-    """Scores a model on the environment ENV."""
+    """Scores a model on the environment ENV. Exits with 1 where no episode got a score."""
     from tunix_core import run
 
     chosen = chosen_plugins(ctx, plugins)
@@ -107,6 +107,7 @@ def eval_command(
         print_json(found)
     else:
         print_table(("result", ""), list(_rows(found)))
+    ctx.exit(1 if found["mean"] is None else 0)
 
 
 @click.command("export")

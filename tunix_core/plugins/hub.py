@@ -190,9 +190,8 @@ class Hub:
         if owners:
             return f"{kind} has no {id!r}; {owners[0]} registers no such id.{near} `tunix hub list {kind}` shows all"
         package = f"tunix-env-{namespace}" if kind == "envs" else f"tunix-{namespace}"
-        return (
-            f"{kind} has no {id!r}: no installed package has namespace {namespace!r}.{near} Try: pip install {package}"
-        )
+        advice = near or f" Try: pip install {package}, if that is the package you mean; a file is given with -p FILE"
+        return f"{kind} has no {id!r}: no installed package has namespace {namespace!r}.{advice}"
 
     def _check_required(self, text: str) -> None:
         try:

@@ -39,7 +39,8 @@ class RunDir:
     Args:
         path: created when missing.
         resume: go on in an existing run.
-        overwrite: remove an existing run first.
+        overwrite: replace an existing run. It is kept beside until this one has trained a step or ended; where this
+            one could not begin, it is put back.
 
     Raises:
         UsageError: the directory holds a run and neither was asked for, or holds something else.
@@ -48,14 +49,15 @@ class RunDir:
 
     def __init__(self, path: Path, *, resume: bool = False, overwrite: bool = False) -> None:
         self.path = path
-        exists = all((path / name).exists() for name in MARKS)
+        self._replaced: Path | None = None
+        exists = _is_run(path)
         if resume and not exists:
             raise CheckpointError(
                 f"nothing to resume in {path}: it lacks {' or '.join(MARKS)}. Start without --resume."
             )
         if exists and overwrite and not resume:
             os.close(_held(path))  # never while another process writes it
-            shutil.rmtree(path)
+            self._replaced = _set_aside(path)
         elif exists and not resume:
             raise UsageError(f"{path} already holds a run. Go on with --resume, or replace it with --overwrite.")
         elif path.exists() and not exists and (not path.is_dir() or any(path.iterdir())):
@@ -87,6 +89,7 @@ class RunDir:
 
     def metrics(self, row: Mapping[str, float]) -> None:
         """Appends one step's row."""
+        self._drop_replaced()
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
         self._trajectories.flush()
@@ -117,13 +120,22 @@ class RunDir:
         (folder / f"step-{step:08d}.jsonl").write_text("".join(_line(row) + "\n" for row in rows))
 
     def forget(self) -> None:
-        """Removes what could not begin: the corrected run may have the directory. One with a step, an episode or a
-        checkpoint stays."""
+        """Removes what could not begin: the corrected run may have the directory, and what was there before is there
+        again. One with a step, an episode or a checkpoint stays."""
         told = self._metrics.tell() + self._trajectories.tell()  # the positions count what is still buffered
         if not told and not self.checkpoints.exists():
             shutil.rmtree(self.path)
+            if self._replaced:
+                self._replaced.rename(self.path)
+                self._replaced = None
+
+    def _drop_replaced(self) -> None:
+        if self._replaced:
+            shutil.rmtree(self._replaced)
+            self._replaced = None
 
     def close(self) -> None:
+        self._drop_replaced()
         self._metrics.close()
         self._trajectories.close()
         if self._holding is not None:
@@ -135,6 +147,21 @@ class RunDir:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_run(path: Path) -> bool:
+    return all((path / name).exists() for name in MARKS)
+
+
+def _set_aside(path: Path) -> Path:
+    """Moves a run to where it stays until it is replaced; what an earlier one left there, killed before that, goes."""
+    aside = path.with_name(f"{path.name}.replaced")
+    try:
+        if _is_run(aside):
+            shutil.rmtree(aside)
+        return path.rename(aside)
+    except OSError as error:
+        raise UsageError(f"{path} can't be moved to {aside}: {error.strerror}. Choose another run_dir.") from error
 
 
 def read_rows(path: Path) -> Iterator[dict[str, float]]:

@@ -16,7 +16,7 @@ TABLE_WIDTH = 60  # the title and the caption each on one line
 
 
 def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-    """Mean score with its standard error over the scored episodes, parts, statuses, failures.
+    """Mean score with its standard error over the scored episodes, parts, statuses, failures with one example of each.
 
     `none` counts episodes without a score: they are left out of the mean, which is a bias.
     """
@@ -26,6 +26,7 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         for name, value in (trajectory.score.parts if trajectory.score else {}).items():
             if value is not None:
                 parts.setdefault(name, []).append(value)
+    failures = [(t.id, t.failure) for t in trajectories if t.failure]
     return {
         "n": len(trajectories),
         "mean": _mean(scores),
@@ -33,7 +34,8 @@ def summarise(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
         "none": len(trajectories) - len(scores),
         "parts": {name: _mean(values) for name, values in parts.items()},
         "statuses": dict(Counter(t.stop_reason for t in trajectories)),
-        "failures": dict(Counter(t.failure.kind for t in trajectories if t.failure)),
+        "failures": dict(Counter(failure.kind for _, failure in failures)),
+        "examples": {failure.kind: f"{id} at {failure.boundary}: {failure.message}" for id, failure in failures[::-1]},
         "turns": _mean([float(t.turns) for t in trajectories]),
         "sampled_tokens": _mean([float(t.sampled_tokens) for t in trajectories]),
     }

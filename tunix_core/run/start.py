@@ -18,6 +18,8 @@ from tunix_core.run.loop import run_on_loop
 from tunix_core.run.outcome import RunResult
 from tunix_core.run.training import Training
 
+RUNS = "runs"  # where runs go whose directory nobody chose
+
 
 def train(
     config: RunConfig,
@@ -41,6 +43,8 @@ def train(
 
     if hosts:
         join(hosts)
+    if resume and not config.run_dir:
+        raise UsageError(f"--resume needs to know which run: give its directory with -o run_dir=PATH.{_newest()}")
     benches = [prepare(suite, hub) for suite in config.suites]
     config = replace(config, run_dir=config.run_dir or _default_dir(config_name))
     training = Training(config, hub, benches)  # what can't be built is told before anything is written
@@ -67,5 +71,11 @@ def train(
             raise
 
 
+def _newest() -> str:
+    """Names the newest run where runs without a directory of their own go, if there is one."""
+    found = [path.parent for path in Path(RUNS).glob("*/lock.json")]
+    return f" The newest is {max(found, key=lambda path: path.stat().st_mtime)}." if found else ""
+
+
 def _default_dir(name: str) -> str:
-    return f"runs/{name or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return f"{RUNS}/{name or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -271,8 +271,16 @@ def test_eval_resolves_names_and_passes_options(tunix: Tunix, plugin: str, monke
         "engine": EngineConfig(max_context=2048),
         "sandbox": SandboxConfig(),
     }
-    out = tunix(*arguments).out
-    assert "parts env" in out and "0.25" in out and "–" in out
+    done = tunix(*arguments)
+    assert done.code == 0 and "parts env" in done.out and "0.25" in done.out and "–" in done.out
+
+
+def test_eval_without_any_score_is_no_success(tunix: Tunix, plugin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"mean": None, "failures": {"env_raised": 5}, "examples": {"env_raised": "x at env.reset: the lake is dry"}}
+    monkeypatch.setattr(run, "evaluate", lambda *_, **__: found)
+    for more in ((), ("--json",)):
+        done = tunix("eval", "pond", "-p", plugin, *more)
+        assert done.code == 1 and "the lake is dry" in done.out
 
 
 @pytest.mark.parametrize("option", ["level", "=2"])

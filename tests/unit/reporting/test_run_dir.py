@@ -86,6 +86,41 @@ def test_a_run_is_gone_on_with_or_replaced_only_when_asked(tmp_path: Path) -> No
         assert rows(tmp_path) == [] and not (tmp_path / "config.toml").exists()
 
 
+def test_a_run_that_was_to_be_replaced_by_one_that_could_not_begin_is_there_again(tmp_path: Path) -> None:
+    with started(tmp_path / "run") as first:
+        first.metrics({"step": 7})
+    before = {path.name: path.read_bytes() for path in first.path.iterdir()}
+    with started(first.path, overwrite=True) as second:
+        second.forget()
+    assert {path.name: path.read_bytes() for path in first.path.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_is_replaced_goes_with_the_first_step_or_the_end(tmp_path: Path, told: bool) -> None:
+    started(tmp_path / "run").close()
+    with started(tmp_path / "run", overwrite=True) as run:
+        assert (tmp_path / "run.replaced").is_dir()
+        if told:
+            run.metrics({"step": 0})
+            assert not (tmp_path / "run.replaced").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_a_killed_run_has_set_aside_goes_and_what_is_not_a_run_does_not(tmp_path: Path) -> None:
+    started(tmp_path / "run").close()
+    started(tmp_path / "run.replaced").close()
+    with started(tmp_path / "run", overwrite=True):
+        pass
+    (tmp_path / "run.replaced").mkdir()
+    (tmp_path / "run.replaced" / "precious.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"can't be moved to .*run\.replaced"):
+        RunDir(tmp_path / "run", overwrite=True)
+    assert (tmp_path / "run.replaced" / "precious.txt").read_text() == "mine" and (
+        tmp_path / "run" / "lock.json"
+    ).exists()
+
+
 @pytest.mark.parametrize("how", [{}, {"overwrite": True}])
 @pytest.mark.parametrize("name", ["precious.txt", "config.toml"])
 def test_what_is_not_a_run_is_never_touched(tmp_path: Path, name: str, how: dict[str, bool]) -> None:

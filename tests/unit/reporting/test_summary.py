@@ -56,6 +56,7 @@ def test_what_has_no_score_is_counted_and_left_out_of_the_mean() -> None:
         "parts": {"env": pytest.approx(2 / 3), "x": 0.5},
         "statuses": {"finished": 1, "max_turns": 1, "grader_lost": 1},
         "failures": {"grader_lost": 1},
+        "examples": {"grader_lost": f"{SampleId('s', 0, 0)} at {lost.boundary}: {lost.message}"},
         "turns": 2.0,
         "sampled_tokens": 4.0,
     }
