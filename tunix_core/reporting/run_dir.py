@@ -39,8 +39,8 @@ class RunDir:
     Args:
         path: created when missing.
         resume: go on in an existing run.
-        overwrite: replace an existing run. It is kept beside until this one has trained a step or ended; where this
-            one could not begin, it is put back.
+        overwrite: replace an existing run. It is kept beside, as PATH.replaced, until this one has trained a step or
+            ended well; where this one could not begin, it is put back.
 
     Raises:
         UsageError: the directory holds a run and neither was asked for, or holds something else.
@@ -145,7 +145,9 @@ class RunDir:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error:
+            self._replaced = None  # stays beside, as PATH.replaced, where this run broke before its first step
         self.close()
 
 

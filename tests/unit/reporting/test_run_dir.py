@@ -107,6 +107,19 @@ def test_what_is_replaced_goes_with_the_first_step_or_the_end(tmp_path: Path, to
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_what_is_replaced_stays_beside_a_run_that_broke_before_its_first_step(tmp_path: Path, told: bool) -> None:
+    with started(tmp_path / "run") as first:
+        first.metrics({"step": 7})
+    with pytest.raises(MemoryError), started(tmp_path / "run", overwrite=True) as run:
+        if told:
+            run.metrics({"step": 0})
+        raise MemoryError
+    assert (tmp_path / "run.replaced").exists() == (not told)
+    if not told:
+        assert [row["step"] for row in rows(tmp_path / "run.replaced")] == [7]
+
+
 def test_what_a_killed_run_has_set_aside_goes_and_what_is_not_a_run_does_not(tmp_path: Path) -> None:
     started(tmp_path / "run").close()
     started(tmp_path / "run.replaced").close()
