@@ -300,8 +300,12 @@ def test_an_older_versions_prefixes_miss(kit: Any, exact: bool) -> None:
     assert kit.with_engine(kit.engine(store=store, exact=exact), work) == [0, 19, 0, 19]
 
 
-def test_what_is_sampled_by_new_weights_alone_has_its_whole_context_from_them(kit: Any) -> None:
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_is_sampled_by_new_weights_alone_has_its_whole_context_from_them(
+    kit: Any, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Weights that come while a prompt is being filled: it is filled again, and can be shared."""
+    monkeypatch.setattr("tunix_core.engine.engine.WIDE_PREFILL", 8)  # four rows: the prompt takes several rounds
     old, new = kit.decoder.init(0), jax.tree.map(lambda leaf: leaf * 1.5, kit.decoder.init(0))
     source = Switching(reads=2, first=old, then=new)  # the first read is the start's
     mine = kit.request(kit.prompt(47), max_tokens=3)
@@ -310,7 +314,7 @@ def test_what_is_sampled_by_new_weights_alone_has_its_whole_context_from_them(ki
         first = await engine.generate(mine)
         return first, engine.statistics()["prefill_tokens"], (await engine.generate(mine)).cached_tokens
 
-    engine = kit.engine(kit.decoder, old, store=source, prefill_chunk=2, decode_steps=1)
+    engine = kit.engine(kit.decoder, old, store=source, exact=exact, prefill_chunk=2, decode_steps=1)
     got, computed, cached = kit.with_engine(engine, work)
     assert computed > 46 and (got.versions == 1).all()
     whole = kit.logprobs(new, np.append(mine.prompt, got.tokens))[46:]

@@ -87,7 +87,8 @@ def test_a_family_is_no_environment_itself_and_lists_its_members(hub: Hub) -> No
         ("envs", "toy/lakes", r"tunix-toy 1.0 registers no such id. Did you mean 'toy/lake'\?"),
         ("envs", "lake", "'lake' is not a whole id; write 'toy/lake'"),
         ("envs", "nowhere/x", "no installed package has namespace 'nowhere'. Try: pip install tunix-env-nowhere"),
-        ("rewards", "nowhere/x", "Try: pip install tunix-nowhere"),
+        ("rewards", "nowhere/x", "Try: pip install tunix-nowhere, .* a file is given with -p FILE"),
+        ("envs", "toyy/lake", r"namespace 'toyy'. Did you mean 'toy/lake'\?$"),  # no package that nobody named
         ("rewards", "toy/lake", "'toy/lake' is in envs, not in rewards"),
     ],
 )
