@@ -15,8 +15,9 @@ from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any
 
-from tunix_core.envs.base import BaseTaskEnv, is_awaitable
+from tunix_core.envs.base import BaseTaskEnv
 from tunix_core.envs.building import Builder
+from tunix_core.envs.caller import Caller
 from tunix_core.envs.drive import advance, begin
 from tunix_core.envs.lanes import Lanes
 from tunix_core.envs.waiting import Limit, Limits, Tally, bounded, wait_for_thread
@@ -48,7 +49,7 @@ class LocalCell:
         self._in_lane: Future[Any] | None = None  # the lane's newest call
         self._env: BaseTaskEnv | None = None
         self._timed_out = False
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._caller = asyncio.get_running_loop(), Caller(tally)
 
     async def open(self) -> None:
         if self._builder is not None:
@@ -68,16 +69,21 @@ class LocalCell:
         on_loop = _on_loop(type(env), "step", "_step_impl")
         return await self._call(partial(advance, env, action), on_loop, self._limits.step, "env.step")
 
-    @property
-    def holds_nothing(self) -> bool:
-        return self._lane is None and (self._env is None or not _closes_itself(type(self._env)))
+    def close_at_once(self) -> bool:
+        if self._lane is not None or (self._env is not None and _closes_itself(type(self._env))):
+            return False
+        self._caller.end()
+        return True
 
     async def close(self) -> None:
         """Closes the environment: at once, or in its thread when the call that hangs there returns."""
-        if self._lane is not None:
-            await self._close_in_lane(self._lane)
-        elif self._env is not None and not self.holds_nothing:
-            await self._call(self._env.close, True, self._limits.close, "env.close")
+        try:
+            if self._lane is not None:
+                await self._close_in_lane(self._lane)
+            elif self._env is not None and not self.close_at_once():
+                await self._call(self._env.close, True, self._limits.close, "env.close")
+        finally:
+            self._caller.end()
 
     async def _built_by(self, builder: Builder) -> None:
         job = builder.begin(self._build)
@@ -104,7 +110,7 @@ class LocalCell:
             await self._lanes.enter()
             call = partial(asyncio.wrap_future, self._submit(call))
         try:
-            return await bounded(self._loop.create_task(_contained(call)), limit, what, self._tally)
+            return await self._caller.call(call, limit, what)
         except EnvError as error:
             self._timed_out |= error.kind == "env_timeout"
             raise
@@ -151,18 +157,6 @@ class LocalCell:
         self._lanes.abandoned()
         lane.end()
         log.warning("a call of %s did not return; its thread is left behind until it does", type(self._env).__name__)
-
-
-async def _contained(call: Callable[[], Any]) -> Any:
-    try:
-        value = call()
-        while is_awaitable(value):  # what a thread gives may itself be one
-            value = await value
-        return value
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:  # an environment may not end the trainer: SystemExit, a panic in Rust
-        raise EnvError(f"{type(error).__name__}: {error}") from error
 
 
 async def _awaited(value: Any) -> Any:

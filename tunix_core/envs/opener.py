@@ -100,17 +100,15 @@ def _check_isolation(name: str, isolation: Isolation, python: str, sandboxes: Sa
 
 
 class Cell(Protocol):
-    """What holds one environment; every call is bounded in time.
+    """What holds one environment; every call is bounded in time."""
 
-    Attributes:
-        holds_nothing: closing it would do nothing.
-    """
-
-    @property
-    def holds_nothing(self) -> bool: ...
     async def open(self) -> None: ...
     async def reset(self, seed: int) -> Opening: ...
     async def step(self, action: Message) -> StepResult: ...
+    def close_at_once(self) -> bool:
+        """Closes it if nothing needs to be waited for; else False, and `close` is to be called."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -140,7 +138,7 @@ class Handle:
     async def close(self) -> None:
         """Closes once, whoever calls; a caller that is cancelled meanwhile leaves the closing to go on."""
         if self._closing is None:
-            at_once = self._borrowed is None and self._cell.holds_nothing
+            at_once = self._borrowed is None and self._cell.close_at_once()
             self._closing = self._closed() if at_once else asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 

@@ -200,8 +200,7 @@ class ProcessCell:
         self._recipe, self._workers, self._limits, self._tally = recipe, workers, limits, tally
         self._worker: Worker | None = None
 
-    @property
-    def holds_nothing(self) -> bool:
+    def close_at_once(self) -> bool:
         return self._worker is None
 
     async def open(self) -> None:

@@ -13,6 +13,7 @@ from tunix_core.errors import EnvError
 from tunix_core.specs import Timeouts
 
 GRACE_S = 1.0  # for cancelled work to end
+OVERDUE: Any = object()  # what a waiter is given when its time is over
 
 
 @dataclass(slots=True)
@@ -41,30 +42,41 @@ class Limit:
 
     def __init__(self, seconds: float, option: str) -> None:
         self.seconds, self.option = seconds, option
-        self._due: OrderedDict[asyncio.Future[None], float] = OrderedDict()
+        self._due: OrderedDict[asyncio.Future[Any], float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
     async def settled(self, work: asyncio.Future[Any]) -> None:
         """Returns when `work` is done, or when its time is over."""
         if work.done():
             return
-        loop = work.get_loop()
-        waiter = loop.create_future()
+        waiter = work.get_loop().create_future()
 
         def wake(_: object) -> None:
             if not waiter.done():
                 waiter.set_result(None)
 
         work.add_done_callback(wake)
-        self._due[waiter] = loop.time() + self.seconds
-        if self._timer is None:
-            self._timer = loop.call_later(self.seconds, self._look, loop)
+        self.watch(waiter)
         try:
             await waiter
         finally:
-            self._due.pop(waiter, None)
+            self.forget(waiter)
             if not work.done():
                 work.remove_done_callback(wake)
+
+    def watch(self, waiter: asyncio.Future[Any]) -> None:
+        """Gives it OVERDUE when its time is over; until `forget`."""
+        loop = waiter.get_loop()
+        self._due[waiter] = loop.time() + self.seconds
+        if self._timer is None:
+            self._timer = loop.call_later(self.seconds, self._look, loop)
+
+    def forget(self, waiter: asyncio.Future[Any]) -> None:
+        self._due.pop(waiter, None)
+
+    def overdue(self, what: str) -> EnvError:
+        """The error of a call that its time was not enough for."""
+        return EnvError(f"{what} ({self.option}) took longer than {self.seconds:g} s", kind="env_timeout")
 
     def close(self) -> None:
         """Nobody waits any more."""
@@ -82,7 +94,7 @@ class Limit:
                 return
             del self._due[waiter]
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(OVERDUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +130,11 @@ async def bounded(work: asyncio.Future[Any], limit: Limit, what: str, tally: Tal
     try:
         await limit.settled(work)
     except asyncio.CancelledError:
-        await _cancel(work, tally)
+        await ended_by_cancelling(work, tally)
         raise
     if not work.done():
-        await _cancel(work, tally)
-        raise EnvError(f"{what} ({limit.option}) took longer than {limit.seconds:g} s", kind="env_timeout")
+        await ended_by_cancelling(work, tally)
+        raise limit.overdue(what)
     if work.cancelled():
         raise EnvError(f"{what} ({limit.option}) cancelled itself")
     try:
@@ -131,7 +143,8 @@ async def bounded(work: asyncio.Future[Any], limit: Limit, what: str, tally: Tal
         del work  # what it raised holds this frame
 
 
-async def _cancel(work: asyncio.Future[Any], tally: Tally) -> None:
+async def ended_by_cancelling(work: asyncio.Future[Any], tally: Tally) -> None:
+    """Cancels `work`, and waits a second for it to end; it is counted in `tally.uncancelled` until it does."""
     work.cancel()
     work.add_done_callback(_retrieve)
     tally.uncancelled.add(work)

@@ -9,7 +9,16 @@
 Without a recorder, `span` and `count` do nothing, in a quarter of a microsecond at most.
 """
 
-from tunix_core.profiling.recorder import Recorder, SpanRecord, count, note, recording, span
+from tunix_core.profiling.recorder import (
+    Recorder,
+    SpanRecord,
+    continue_span,
+    count,
+    current_span,
+    note,
+    recording,
+    span,
+)
 from tunix_core.profiling.shares import Interval, busy_share, covered_ns, merged
 from tunix_core.profiling.span_log import SpanLog, read_spans
 from tunix_core.profiling.watchdog import Watchdog
@@ -21,8 +30,10 @@ __all__ = [
     "SpanRecord",
     "Watchdog",
     "busy_share",
+    "continue_span",
     "count",
     "covered_ns",
+    "current_span",
     "merged",
     "note",
     "read_spans",

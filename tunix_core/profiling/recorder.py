@@ -155,6 +155,16 @@ def note(name: str, duration_s: float, **tags: Any) -> None:
     made.recorder.keep(made)
 
 
+def current_span() -> _Span | None:
+    """The span that the code which calls this is in; for `continue_span`."""
+    return _current.get()
+
+
+def continue_span(inside: _Span | None) -> None:
+    """What follows in this task is inside that span: for a task that works for others."""
+    _current.set(inside)
+
+
 def count(name: str, amount: float = 1.0) -> None:
     """Adds to a counter of the recorder that is on, if any. Safe from any thread."""
     if _active is not None:

@@ -1,0 +1,120 @@
+"""Makes the calls of one environment on the event loop: one after another, and all in one task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tunix_core.envs.base import is_awaitable
+from tunix_core.envs.waiting import OVERDUE, Limit, Tally, ended_by_cancelling
+from tunix_core.errors import EnvError
+from tunix_core.profiling import continue_span, current_span
+
+Answer = asyncio.Future[Any]
+
+
+class Caller:
+    """Makes calls that give a value or an awaitable, and awaits what they give, within a limit.
+
+    All in one task, since what one call opens another closes: a task group, a cancel scope, a context variable. And a
+    task for each call would cost more than most calls do. After a call that was cancelled comes another task.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally, self._loop = tally, asyncio.get_running_loop()
+        self._next: asyncio.Future[Any] = self._loop.create_future()
+        self._task: asyncio.Task[None] | None = None
+
+    async def call(self, work: Callable[[], Any], limit: Limit, what: str) -> Any:
+        """What `work()` gives, awaited; it is cancelled past the limit, and when this is.
+
+        A call that does not obey within a second is left behind, and counted in `tally.uncancelled`.
+
+        Args:
+            what: what is being done: "env.step".
+
+        Raises:
+            EnvError: kind "env_timeout"; or the call cancelled itself, or would have ended the process. Else
+                whatever it raises.
+        """
+        answer = self._ask(work, what)
+        limit.watch(answer)
+        try:
+            given = await answer
+        except asyncio.CancelledError:
+            await self._stop()
+            raise
+        finally:
+            limit.forget(answer)
+            del answer  # what the call raised holds this frame
+        if given is OVERDUE:
+            await self._stop()
+            raise limit.overdue(what)
+        return given
+
+    def end(self) -> None:
+        """No more calls are made."""
+        if self._task is not None and not self._next.done():
+            self._next.set_result(None)
+        self._task = None
+
+    def _ask(self, work: Callable[[], Any], what: str) -> Answer:
+        answer: Answer = self._loop.create_future()
+        if self._task is None or self._task.done():
+            self._next = self._loop.create_future()
+            self._task = self._loop.create_task(self._serve())
+        self._next.set_result((work, answer, what, current_span()))
+        return answer
+
+    async def _stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            await ended_by_cancelling(task, self._tally)
+
+    async def _serve(self) -> None:
+        """The task: as long as there is something to call, and somebody waits for what was called."""
+        wanted = True
+        while wanted and (asked := await self._next):
+            self._next = self._loop.create_future()
+            work, answer, what, inside = asked
+            continue_span(inside)
+            wanted = await _answered(work, answer, what)
+            del asked, work, answer, inside
+
+
+async def _answered(work: Callable[[], Any], answer: Answer, what: str) -> bool:
+    """Makes a call and gives its answer; False when nobody waits for it any more, or it was cancelled."""
+    try:
+        value = work()
+        while is_awaitable(value):  # what a thread gives may itself be one
+            value = await value
+        if answer.done():
+            return False
+        answer.set_result(value)
+        return True
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except asyncio.CancelledError:
+        _refuse(answer, EnvError(f"{what} cancelled itself"))
+        return False
+    except BaseException as error:  # noqa: BLE001 - an environment's boundary: its errors are the caller's
+        return _refuse(answer, _containable(error))
+    finally:
+        del answer  # what was raised holds this frame
+
+
+def _refuse(answer: Answer, error: Exception) -> bool:
+    if answer.done():
+        return False
+    answer.set_exception(error)
+    return True
+
+
+def _containable(error: BaseException) -> Exception:
+    """An environment may not end the trainer, by SystemExit or a panic in Rust; and no future takes StopIteration."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    contained = EnvError(f"{type(error).__name__}: {error}")
+    contained.__cause__ = error
+    return contained
