@@ -113,10 +113,9 @@ class Run:
     def shares(self) -> dict[str, float]:
         return shares(by_kind(self.spans), *self.window)
 
-    @property
-    def cpu_us_per_step(self) -> float:
-        """CPU microseconds of this process per step of an environment, within the window."""
-        inside = [(at, used) for at, used in self.cpu if self.window[0] <= at <= self.window[1]]
+    def cpu_us_per_step(self, window: tuple[int, int]) -> float:
+        """CPU microseconds of this process per step of an environment, within a window."""
+        inside = [(at, used) for at, used in self.cpu if window[0] <= at <= window[1]]
         (since, before), (until, after) = inside[0], inside[-1]
         steps = sum(span.name == "env.step" and since <= span.end_ns < until for span in self.spans)
         return 1e6 * (after - before) / max(1, steps)
@@ -128,10 +127,19 @@ class Run:
 
     def most_at_once(self, name: str) -> int:
         """How many spans of that name were open at once, at most."""
+        return max(many for _, many in self._at_once(name))
+
+    def nearly(self, many: int, name: str) -> tuple[int, int]:
+        """From when, and until when, at least 98 of a hundred of so many spans of that name are open at once."""
+        full = [at for at, going in self._at_once(name) if going >= 0.98 * many]
+        return full[0], full[-1]
+
+    def _at_once(self, name: str) -> list[tuple[int, int]]:
+        """When a span of that name began or ended, and how many were open then."""
         changes = sorted(
             (at, change) for s in self.spans if s.name == name for at, change in ((s.start_ns, 1), (s.end_ns, -1))
         )
-        return max(accumulate(change for _, change in changes))
+        return list(zip((at for at, _ in changes), accumulate(change for _, change in changes), strict=True))
 
     def mean_s(self, *names: str) -> float:
         """Mean seconds an episode that began and ended in the run spends under these names."""
@@ -169,7 +177,15 @@ def earlier_run(name: str) -> Run:
     return Run(path, json.loads((path / "summary.json").read_text()), (), 0.0)
 
 
-def head(steps: int, *, groups: int, episodes: int = CONCURRENT, staleness: int = 4, engine: str = ENGINE) -> str:
+def head(
+    steps: int,
+    *,
+    groups: int,
+    episodes: int = CONCURRENT,
+    staleness: int = 4,
+    engine: str = ENGINE,
+    context: int = 256,
+) -> str:
     """The configuration all scenarios share, without suites."""
     return f"""
 model = "pipeline_env/endless"
@@ -177,7 +193,7 @@ steps = {steps}
 [trainer]
 groups_per_step = {groups}
 rows = 1
-row_tokens = 512
+row_tokens = {2 * context}
 [scheduler]
 max_episodes = {episodes}
 max_staleness = {staleness}
@@ -188,7 +204,7 @@ no_signal_steps = 100000
 id = "{engine}"
 slots = {min(64, episodes)}
 workers = {WORKERS}
-max_context = 256
+max_context = {context}
 prefill_chunk = 16
 decode_steps = 16
 [checkpoint]
