@@ -10,6 +10,7 @@ from tunix_core.envs.base import is_awaitable
 from tunix_core.envs.waiting import OVERDUE, Limit, Tally, ended_by_cancelling
 from tunix_core.errors import EnvError
 from tunix_core.profiling import continue_span, current_span
+from tunix_core.tools.threads import plain
 
 Answer = asyncio.Future[Any]
 
@@ -98,8 +99,8 @@ async def _answered(work: Callable[[], Any], answer: Answer, what: str) -> bool:
     except asyncio.CancelledError:
         _refuse(answer, EnvError(f"{what} cancelled itself"))
         return False
-    except BaseException as error:  # noqa: BLE001 - an environment's boundary: its errors are the caller's
-        return _refuse(answer, _containable(error))
+    except BaseException as error:  # noqa: BLE001 - an environment may not end the trainer, by SystemExit or a panic
+        return _refuse(answer, plain(error))
     finally:
         del answer  # what was raised holds this frame
 
@@ -109,12 +110,3 @@ def _refuse(answer: Answer, error: Exception) -> bool:
         return False
     answer.set_exception(error)
     return True
-
-
-def _containable(error: BaseException) -> Exception:
-    """An environment may not end the trainer, by SystemExit or a panic in Rust; and no future takes StopIteration."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    contained = EnvError(f"{type(error).__name__}: {error}")
-    contained.__cause__ = error
-    return contained

@@ -24,6 +24,7 @@ class Lanes:
         self._name, self._calls, self._tally = name, calls, tally
         self._places = asyncio.Semaphore(calls)
         self._all_hang = self._ended = False
+        self._last = ""  # why the newest thread was left behind
         self._idle: list[Lane] = []
         self.made = 0
 
@@ -37,8 +38,9 @@ class Lanes:
         if self._all_hang:
             self._places.release()  # so that the next who waits is told
             raise EnvError(
-                f"{self._calls} calls of {self._name} hang in their threads, and max_abandoned allows no more. "
-                "Its next episodes run in processes, unless it needs sandboxes."
+                f"{self._calls} calls of {self._name} hang in their threads, and max_abandoned allows no more; "
+                f"the last: {self._last}. Its next episodes run in processes, unless it needs sandboxes.",
+                kind="env_timeout",
             )
 
     def leave_after(self, call: Future[Any]) -> None:
@@ -51,8 +53,9 @@ class Lanes:
 
         call.add_done_callback(returned)
 
-    def abandoned(self) -> None:
+    def abandoned(self, why: str) -> None:
         """One more thread is left behind."""
+        self._last = why
         if len(self._tally.abandoned) >= self._calls and not self._all_hang:
             self._all_hang = True
             self._places.release()

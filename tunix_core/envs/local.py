@@ -48,7 +48,7 @@ class LocalCell:
         self._lane: Lane | None = None
         self._in_lane: Future[Any] | None = None  # the lane's newest call
         self._env: BaseTaskEnv | None = None
-        self._timed_out = False
+        self._overdue = ""  # which call's time was over, in words
         self._loop, self._caller = asyncio.get_running_loop(), Caller(tally)
 
     async def open(self) -> None:
@@ -90,7 +90,7 @@ class LocalCell:
         try:
             await bounded(job.done, self._limits.reset, "env.open", self._tally)
         except EnvError as error:
-            self._timed_out = error.kind == "env_timeout"
+            self._note(error)
             raise
         finally:
             if job.done.cancelled():
@@ -112,8 +112,12 @@ class LocalCell:
         try:
             return await self._caller.call(call, limit, what)
         except EnvError as error:
-            self._timed_out |= error.kind == "env_timeout"
+            self._note(error)
             raise
+
+    def _note(self, error: EnvError) -> None:
+        if error.kind == "env_timeout":
+            self._overdue = str(error)
 
     def _submit(self, call: Callable[[], Any]) -> Future[Any]:
         self._lane = self._lane or self._lanes.lease()
@@ -127,17 +131,16 @@ class LocalCell:
             self._lane = None
 
     async def _close_in_lane(self, lane: Lane) -> None:
-        hangs = self._timed_out and (self._in_lane is None or not self._in_lane.done())
+        hangs = self._overdue and (self._in_lane is None or not self._in_lane.done())
         closing = lane.submit(self._close_here)
         if await wait_for_thread(closing, 0 if hangs else self._limits.close.seconds):
             self._release()
             closing.result()
             return
-        self._abandon(lane, closing)
+        error = self._limits.close.overdue("env.close")
+        self._abandon(lane, closing, self._overdue if hangs else str(error))
         if not hangs:
-            raise EnvError(
-                f"env.close (timeouts.close_s) took longer than {self._limits.close.seconds:g} s", kind="env_timeout"
-            )
+            raise error
 
     def _close_here(self) -> None:
         """Runs in the lane, behind whatever hangs there."""
@@ -149,14 +152,14 @@ class LocalCell:
         else:
             asyncio.run_coroutine_threadsafe(_awaited(value), self._loop).result(self._limits.close.seconds)
 
-    def _abandon(self, lane: Lane, closing: Future[Any]) -> None:
+    def _abandon(self, lane: Lane, closing: Future[Any], why: str) -> None:
         tally = self._tally
         tally.abandoned_total += 1
         tally.abandoned.add(closing)
         closing.add_done_callback(tally.abandoned.discard)
-        self._lanes.abandoned()
+        self._lanes.abandoned(why)
         lane.end()
-        log.warning("a call of %s did not return; its thread is left behind until it does", type(self._env).__name__)
+        log.warning("%s: %s; its thread is left behind until it returns", type(self._env).__name__, why)
 
 
 async def _awaited(value: Any) -> Any:

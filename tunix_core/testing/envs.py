@@ -6,8 +6,10 @@ import asyncio
 import inspect
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,12 @@ from tunix_core.contracts import TaskSource
 from tunix_core.envs import BaseTaskEnv, to_messages
 from tunix_core.envs.base import as_step_result
 from tunix_core.envs.drive import accepted, begin, build
-from tunix_core.specs import EnvSpec, load_target
+from tunix_core.specs import EnvSpec, Timeouts, load_target
+from tunix_core.tools.threads import run_aside
 from tunix_core.types import Message, Opening, StepResult, Task, ToolCall
 
 Player = Callable[[Opening, np.random.Generator], Message]
+LOOK_S = 0.05  # how often it is looked at whether a call's time is over
 
 
 def check_env(
@@ -36,7 +40,8 @@ def check_env(
     The same task and seed give the same episode, in another object and next to others; a second
     `reset` begins anew; a second `close` does nothing; results have their types and survive JSON; no
     global random generator is touched; an episode ends within `max_steps`, and its score within the
-    spec's range; tasks survive JSON, and train and eval do not overlap.
+    spec's range; each call ends within the spec's timeouts; tasks survive JSON, and train and eval do
+    not overlap. The calls are made in a thread, which is left behind when one hangs.
 
     Args:
         env: a spec, or a class.
@@ -50,7 +55,11 @@ def check_env(
     Raises:
         AssertionError: names the environment, the task and the promise.
     """
-    asyncio.run(_Check(env, options or {}, player or random_player, max_steps).run(tasks, n))
+    check = _Check(env, options or {}, player or random_player, max_steps)
+    played = run_aside(lambda: asyncio.run(check.run(tasks, n)), "tunix-check")
+    while not wait([played], LOOK_S).done:
+        check.is_in_time()
+    played.result()
 
 
 def random_player(opening: Opening, rng: np.random.Generator) -> Message:
@@ -76,6 +85,23 @@ class _Check:
         self.options = {**({k: o.default for k, o in self.spec.options.items()} if self.spec else {}), **options}
         self.player = player
         self.max_steps = max_steps or (self.spec.max_turns if self.spec else 16)
+        self.timeouts = self.spec.timeouts if self.spec else Timeouts()
+        self.doing: tuple[str, float] | None = None  # what to say when it isn't over, and when that is to be said
+
+    def is_in_time(self) -> None:
+        """Raises AssertionError when a call has taken longer than it may."""
+        doing = self.doing
+        assert doing is None or monotonic() < doing[1], doing[0]
+
+    @contextmanager
+    def within(self, limit: str, what: str, where: str) -> Iterator[None]:
+        """What happens inside may take as long as that limit says."""
+        seconds = getattr(self.timeouts, limit)
+        self.doing = (f"{where}: {what} took longer than {seconds:g} s (timeouts.{limit})", monotonic() + seconds)
+        try:
+            yield
+        finally:
+            self.doing = None
 
     async def run(self, tasks: Any, n: int) -> None:
         train = self.source("train") if self.spec else None
@@ -104,7 +130,7 @@ class _Check:
         where = f"{self.name}, task {task.id!r}"
         try:
             assert Task.from_json(task.to_json()) == task, f"{where}: does not survive JSON"
-            await self.check_closing(task)
+            await self.check_closing(task, where)
             alone = await self.play(task, 1, where)
             together = await self.play(task, 1, where, beside=2)
         except AssertionError:
@@ -118,7 +144,7 @@ class _Check:
     async def play(self, task: Task, seed: int, where: str, beside: int | None = None) -> list[Any]:
         """One episode as plain data; with `beside`, a second object with that seed plays in between."""
         seeds = [seed] if beside is None else [seed, beside]
-        envs = [self.build(task) for _ in seeds]
+        envs = [self.build(task, where) for _ in seeds]
         try:
             openings = [await self.reset(env, s, where) for env, s in zip(envs, seeds, strict=True)]
             if beside is not None:
@@ -127,7 +153,7 @@ class _Check:
             return [_said(openings[0].messages), *await self.steps(envs, openings, where)]
         finally:
             for env in envs:
-                await _value(env.close())
+                await self.close(env, where)
 
     async def steps(self, envs: Sequence[BaseTaskEnv], openings: Sequence[Opening], where: str) -> list[Any]:
         rngs = [np.random.default_rng(7) for _ in envs]
@@ -149,12 +175,14 @@ class _Check:
         assert low - 1e-9 <= score <= high + 1e-9, f"{where}: its score {score} is not in its range [{low}, {high}]"
 
     async def reset(self, env: BaseTaskEnv, seed: int, where: str) -> Opening:
-        opening = await _value(begin(env, seed))
+        with self.within("reset_s", "reset", where):
+            opening = await _value(begin(env, seed))
         assert env.seed == seed, f"{where}: reset did not keep the seed; call super().reset(seed) or self.start(seed)"
         return opening
 
     async def step(self, env: BaseTaskEnv, action: Message, where: str) -> StepResult:
-        result = as_step_result(await _value(env.step(action)))
+        with self.within("step_s", "step", where):
+            result = as_step_result(await _value(env.step(action)))
         try:
             json.dumps(dict(result.info))
         except (TypeError, ValueError) as error:
@@ -163,14 +191,19 @@ class _Check:
             to_messages(result.observation), result.reward, result.terminated, result.truncated, result.info
         )
 
-    async def check_closing(self, task: Task) -> None:
+    async def check_closing(self, task: Task, where: str) -> None:
         """`close` before any `reset`, and a second time: nothing happens."""
-        env = self.build(task)
-        await _value(env.close())
-        await _value(env.close())
+        env = self.build(task, where)
+        await self.close(env, where)
+        await self.close(env, where)
 
-    def build(self, task: Task) -> BaseTaskEnv:
-        return build(self.cls, task, self.max_steps, self.options)
+    async def close(self, env: BaseTaskEnv, where: str) -> None:
+        with self.within("close_s", "close", where):
+            await _value(env.close())
+
+    def build(self, task: Task, where: str) -> BaseTaskEnv:
+        with self.within("reset_s", "its constructor", where):
+            return build(self.cls, task, self.max_steps, self.options)
 
 
 async def _value(value: Any) -> Any:

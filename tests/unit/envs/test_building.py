@@ -113,8 +113,8 @@ def test_when_every_thread_hangs_whoever_asks_is_told() -> None:
         lane = builder.give_up(hanging)
         assert lane is not None
         tally.abandoned.add(lane)
-        lanes.abandoned()
-        with pytest.raises(EnvError, match="calls of test/builds hang"):
+        lanes.abandoned("env.open took too long")
+        with pytest.raises(EnvError, match=r"calls of test/builds hang.*env\.open took too long"):
             await builder.begin(lambda: None).done
         release.set()
         lane.end()

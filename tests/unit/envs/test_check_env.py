@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from tunix_core.envs import BaseTaskEnv, ToolEnvironment
+from tunix_core.specs import Timeouts
 from tunix_core.testing.echo import ECHO, BlockingEchoEnv, EchoEnv, make_tasks
 from tunix_core.testing.envs import check_env
 from tunix_core.types import Message, StepResult, Task
@@ -149,6 +151,44 @@ def test_the_echo_suite_passes_in_all_its_forms() -> None:
     check_env(ECHO, make_tasks("eval", 3), options={"turns": 3}, player=repeat)
     with pytest.raises(AssertionError, match=r"its score 1\.0 is not in its range"):
         check_env(replace(ECHO, score_range=(0.0, 0.5)), player=repeat)
+
+
+class Hangs(Good):
+    """Waits in a call until it is told to go on: there or, as `async` code that blocks, on the event loop."""
+
+    where, gate = "step", threading.Event()
+
+    def __init__(self, task: Any = None, **kwargs: Any) -> None:
+        super().__init__(task, **kwargs)
+        self.wait("reset_constructor")
+
+    def _initial_observation(self) -> Any:
+        self.wait("reset")
+        return "x"
+
+    async def _step_impl(self, action: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.wait("step")
+        return StepResult("on", 0.5, self.step_count == 2)
+
+    def _close(self) -> None:
+        self.wait("close")
+
+    def wait(self, where: str) -> None:
+        if where == self.where:
+            self.gate.wait(30)
+
+
+@pytest.mark.parametrize("where", ["reset_constructor", "reset", "step", "close"])
+def test_a_call_that_takes_longer_than_it_may_is_named(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(Hangs, "where", where)
+    monkeypatch.setattr(Hangs, "gate", gate)
+    option = f"{where.partition('_')[0]}_s"
+    what = "its constructor" if "constructor" in where else where
+    spec = replace(ECHO, target=f"{__name__}:Hangs", options={}, timeouts=Timeouts(**{option: 0.02}))
+    with pytest.raises(AssertionError, match=rf"{what} took longer than 0\.02 s \(timeouts\.{option}\)"):
+        check_env(spec, TASKS)
+    gate.set()
 
 
 def test_overlapping_splits_and_shared_ids_are_found() -> None:

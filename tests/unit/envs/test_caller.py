@@ -1,0 +1,163 @@
+"""All of an environment's calls on the event loop are made in one task."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from tunix_core.envs import BaseTaskEnv
+from tunix_core.envs.caller import Caller
+from tunix_core.envs.waiting import Limit, Tally
+from tunix_core.errors import EnvError
+from tunix_core.profiling import recording, span
+from tunix_core.specs import EnvSpec
+from tunix_core.testing.echo import ECHO
+from tunix_core.types import Message, StepResult, Task
+
+USER: ContextVar[str] = ContextVar("user", default="nobody")
+HELLO = Message.of("assistant", "hello")
+
+
+class Session(BaseTaskEnv):
+    """Opens in `reset` what only the same task may close in `close`, as clients of servers do."""
+
+    async def _initial_observation(self) -> str:
+        self.group = await asyncio.TaskGroup().__aenter__()
+        self.serving = self.group.create_task(asyncio.Event().wait())
+        self.task_of_reset = asyncio.current_task()
+        USER.set("ada")
+        return "open"
+
+    async def _step_impl(self, action: str) -> Any:
+        assert asyncio.current_task() is self.task_of_reset
+        with span("session.ask"):
+            await asyncio.sleep(0)
+        return StepResult(USER.get(), 1.0, self.step_count == 2)
+
+    async def _close(self) -> None:
+        assert asyncio.current_task() is self.task_of_reset
+        self.serving.cancel()
+        await self.group.__aexit__(None, None, None)
+
+
+def spec_of(cls: type) -> EnvSpec:
+    return EnvSpec("test/session", f"{__name__}:{cls.__name__}", ECHO.tasks, max_turns=4)
+
+
+def test_what_one_call_opens_another_closes_and_sees() -> None:
+    from tunix_core.envs.opener import make_opener
+
+    async def main() -> None:
+        opener = make_opener(spec_of(Session), lambda target: Session)
+        env = await opener.open(Task("t"))
+        await env.reset(1)
+        assert [m.text for m in (await env.step(HELLO)).observation] == ["ada"]
+        await env.step(HELLO)
+        before = asyncio.all_tasks()
+        await env.close()
+        await opener.aclose()
+        assert not opener.statistics()["close_failures"]
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()} < before
+
+    asyncio.run(main())
+
+
+def test_what_a_call_records_is_inside_the_span_it_is_made_in() -> None:
+    async def main() -> None:
+        caller, limit = Caller(Tally()), Limit(10, "timeouts.step_s")
+
+        async def work() -> None:
+            with span("inner"):
+                await asyncio.sleep(0)
+
+        for turn in range(2):
+            with span("env.step", turn=turn):
+                await caller.call(work, limit, "env.step")
+        caller.end()
+        limit.close()
+
+    with recording() as recorder:
+        asyncio.run(main())
+    spans = recorder.drain()
+    steps = {s.id: s.tags["turn"] for s in spans if s.name == "env.step"}
+    assert [steps[s.parent] for s in spans if s.name == "inner"] == [0, 1]
+
+
+def test_after_a_call_that_was_cancelled_comes_another_task() -> None:
+    async def main() -> None:
+        tally = Tally()
+        caller, short, long = Caller(tally), Limit(0.01, "timeouts.step_s"), Limit(10, "timeouts.close_s")
+
+        async def swallow() -> str:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "what nobody waits for"
+            return ""
+
+        with pytest.raises(EnvError, match=r"env\.step \(timeouts\.step_s\) took longer than 0\.01 s"):
+            await caller.call(swallow, short, "env.step")
+        assert not tally.uncancelled
+        assert await caller.call(lambda: "closed", long, "env.close") == "closed"
+        caller.end()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        long.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(1), ValueError("no")])
+def test_whatever_a_call_raises_is_its_callers(error: BaseException) -> None:
+    async def main() -> None:
+        caller, limit = Caller(Tally()), Limit(10, "timeouts.step_s")
+
+        async def raises() -> None:
+            await asyncio.sleep(0)
+            raise error
+
+        def raises_at_once() -> None:
+            raise error
+
+        for work in (raises, raises_at_once):
+            with pytest.raises(Exception, match=f"{type(error).__name__}|{error}"):
+                await caller.call(work, limit, "env.step")
+            assert await caller.call(lambda: 1, limit, "env.step") == 1  # the task is the same, and goes on
+        caller.end()
+        limit.close()
+
+    asyncio.run(main())
+
+
+def test_an_error_holds_no_cycle() -> None:
+    class Mark:
+        pass
+
+    async def main() -> int:
+        caller, limit = Caller(Tally()), Limit(10, "timeouts.step_s")
+
+        async def raises(mark: Mark) -> None:
+            raise ValueError("no")
+
+        mark = Mark()
+        with suppress(ValueError):
+            await caller.call(lambda: raises(mark), limit, "env.step")
+        await asyncio.sleep(0)  # the loop lets go of what it woke this with
+        held = sys.getrefcount(mark)
+        caller.end()
+        limit.close()
+        return held
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(main()) == 2  # the name here, and the argument of the count
+    finally:
+        gc.enable()
