@@ -23,10 +23,18 @@ TunixError
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
+from sysconfig import get_path
+from traceback import walk_tb
 
 from tunix_core.types import Failure
+
+_OURS = os.path.dirname(__file__) + os.sep
+_PYTHONS = get_path("stdlib") + os.sep
+_PACKAGES = tuple({get_path("purelib") + os.sep, get_path("platlib") + os.sep})
 
 
 class TunixError(Exception):
@@ -168,7 +176,8 @@ class boundary:
 
     It keeps nothing of what happens inside: one may be kept, and entered by many at once.
 
-    A TimeoutError becomes kind "<family>_timeout" ("env_timeout"). What is an EpisodeError already
+    The message says what was raised, and in which line of a plugin's code. A TimeoutError becomes kind
+    "<family>_timeout" ("env_timeout"). What is an EpisodeError already
     keeps its kind; EngineError and RunEnded pass through, since they are not one episode's data.
 
     Raises:
@@ -195,7 +204,25 @@ class boundary:
             raise _attributed(
                 self._error(str(caught) or "timed out", kind=f"{family}_timeout"), self._where
             ) from caught
-        raise _attributed(self._error(f"{type(caught).__name__}: {caught}"), self._where) from caught
+        message = f"{type(caught).__name__}: {caught}{_raised_at(caught)}"
+        raise _attributed(self._error(message), self._where) from caught
+
+
+def _raised_at(error: BaseException) -> str:
+    """ " (rewards.py:12)": the innermost line of whose code it is, or "" where that is ours or Python's alone."""
+    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    theirs = [(Path(file), line) for file, line in places if _is_theirs(file)]
+    if not theirs:
+        return ""
+    home = theirs[0][0].parent  # a library that their code calls lives elsewhere
+    file, line = next(place for place in reversed(theirs) if place[0].parent == home)
+    return f" ({file.name}:{line})"
+
+
+def _is_theirs(file: str) -> bool:
+    if file.startswith(("<", _OURS)):
+        return False
+    return not file.startswith(_PYTHONS) or file.startswith(_PACKAGES)
 
 
 def _attributed(error: EpisodeError, where: str) -> EpisodeError:

@@ -36,6 +36,7 @@ class Watchdog:
     Args:
         limit_s: how long a beat may be overdue before the stack is taken.
         clock: seconds.
+        waited_for: whether anybody waits for the loop now: else a hold, as at a start, is nobody's loss.
         frame: the stack of the loop's thread now.
 
     Attributes:
@@ -48,10 +49,11 @@ class Watchdog:
         *,
         limit_s: float = LIMIT_S,
         clock: Callable[[], float] = time.monotonic,
+        waited_for: Callable[[], bool] = lambda: True,
         frame: Callable[[], FrameType | None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._clock, self._limit_s = clock, limit_s
+        self._clock, self._limit_s, self._waited_for = clock, limit_s, waited_for
         own = threading.get_ident()
         self._frame = frame or (lambda: sys._current_frames().get(own))
         self.culprits: dict[str, int] = {}
@@ -83,7 +85,7 @@ class Watchdog:
         """Takes the stack, once for each overdue beat; says so, once for each culprit."""
         due = self._due
         late = self._clock() - due
-        if late <= self._limit_s or due == self._seen:
+        if late <= self._limit_s or due == self._seen or not self._waited_for():
             return
         stack, self._seen = _stack(self._frame()), due
         if stack not in self.culprits and len(self.culprits) >= CULPRITS:

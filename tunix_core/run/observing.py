@@ -52,7 +52,8 @@ def observing(folder: Path | None) -> Iterator[Observation]:
     """Records the spans of what happens inside, to `folder` if one is given. Enter it on the loop to be watched."""
     with recording() as recorder:
         barriers = Barriers()
-        spans, watchdog = SpanLog(recorder, folder, barriers.watch), Watchdog()
+        spans = SpanLog(recorder, folder, barriers.watch)
+        watchdog = Watchdog(waited_for=lambda: bool(recorder.open(("episode",))))
         watchdog.start()
         try:
             yield Observation(recorder, barriers, spans, watchdog)

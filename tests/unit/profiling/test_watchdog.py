@@ -146,3 +146,17 @@ def test_it_beats_on_a_real_loop_and_ends_with_it() -> None:
         return dog.culprits
 
     assert asyncio.run(main()) == {}
+
+
+def test_a_hold_that_nobody_waits_in_is_not_told() -> None:
+    async def main() -> None:
+        clock, waits = Clock(), [False]
+        dog = Watchdog(limit_s=0.25, clock=clock, frame=blocking_grader, waited_for=lambda: waits[0])
+        clock.now += 1.0
+        dog.look()
+        assert not dog.culprits
+        waits[0] = True
+        dog.look()
+        assert len(dog.culprits) == 1, "an episode began while the loop was held"
+
+    asyncio.run(main())

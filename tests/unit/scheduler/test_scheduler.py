@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from tunix_core.config import SchedulerConfig
 from tunix_core.errors import EnvError, SuiteStarved, TooManyFailures
+from tunix_core.scheduler.failures import FIRST, FailureLog
 from tunix_core.testing.clock import run
-from tunix_core.types import Message, Score, Task
+from tunix_core.types import Failure, Message, SampleId, Score, Task, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parent))
 from scheduler_fakes import Bench, FakeHandle, FakeOpener, FakeScorer
@@ -264,6 +265,42 @@ def test_a_suite_that_is_mostly_given_no_score_ends_the_run_and_is_named():
     with pytest.raises(TooManyFailures, match=r"'mute': 20 of the last 20 .*no_score.*a reward gave None"):
         run(bench.train(3))
     assert bench.scheduler.failures.counts["mute"]["no_score"] >= 20
+
+
+def test_a_reward_that_raises_the_same_for_all_ends_the_run_early():
+    raised = Failure("reward_raised", "reward.mine", "KeyError: 'answer' (mine.py:3)")
+    log = FailureLog(0.5, 200, 3)
+    for number in range(FIRST - 1):
+        log.episode(ended(number, raised))
+    with pytest.raises(TooManyFailures, match=r"'own': 40 of the last 40 .*reward_raised .*mine\.py:3"):
+        log.episode(ended(FIRST, raised))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        Failure("reward_raised", "reward.mine", "KeyError: 'question' (mine.py:4)"),
+        Failure("env_raised", "env.step", "KeyError: 'answer' (mine.py:3)", retry=True),
+        None,
+    ],
+    ids=["another line", "another room", "one that has a score"],
+)
+def test_what_may_go_better_has_the_whole_window(others):
+    raised = Failure("reward_raised", "reward.mine", "KeyError: 'answer' (mine.py:3)")
+    log = FailureLog(0.5, 200, 3)
+    log.episode(ended(0, others))
+    for number in range(1, 199):
+        log.episode(ended(number, raised))
+    with pytest.raises(TooManyFailures, match="of the last 200"):
+        log.episode(ended(199, raised))
+
+
+def ended(number, failure):
+    score = Score(None, failure=failure) if failure else Score(1.0)
+    status = "failed" if failure else "terminated"
+    return Trajectory(
+        SampleId("own", number, 0), "e", Task(str(number)), 0, status=status, failure=failure, score=score
+    )
 
 
 def test_drain_waits_for_every_group_in_flight():
