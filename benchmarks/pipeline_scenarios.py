@@ -190,14 +190,14 @@ def _mix_errors(run: Run, weights: Mapping[str, int]) -> tuple[float, float]:
 def many(quick: bool) -> Figures:
     """Ten thousand concurrent episodes of an environment that sleeps, with the fake engine."""
     episodes = 2000 if quick else 10_000
-    short = _asleep(episodes, TURNS, mean_s=2.0 if quick else 5.0, waves=2 if quick else 4)
+    short = _asleep(episodes, TURNS, mean_s=2.0 if quick else 5.0, waves=2 if quick else 3)
     figures = {
         "step_cpu_us": short.cpu_us_per_step(short.nearly(episodes, "episode")),
         "rss_mb_10k": short.peak_mb,
         "loop_lag_ms_p99": max(row["loop/lag_ms_p99"] for row in short.rows[1:-1]),
         "concurrent": short.most_at_once("episode"),
     }
-    long = _asleep(episodes, 16, mean_s=1.0 if quick else 3.0, waves=2 if quick else 3)
+    long = _asleep(episodes, 16, mean_s=1.0 if quick else 3.0, waves=2)
     return figures | {"step_cpu_us_16_turns": long.cpu_us_per_step(long.nearly(episodes, "episode"))}
 
 

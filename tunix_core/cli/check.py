@@ -14,6 +14,7 @@ from tunix_core.cli.options import chosen_plugins, json_option, option_pairs, pl
 from tunix_core.cli.output import print_json, print_table
 from tunix_core.config import SandboxConfig
 from tunix_core.errors import UsageError
+from tunix_core.plugins import Hub
 
 
 @click.command("check")
@@ -47,7 +48,7 @@ def check_command(
     solutions that the environment knows: its gold must get the highest score, doing nothing must not, and
     all runs must agree. Tasks that fail are listed; the exit code is then 1.
     """
-    hub = chosen_plugins(ctx, plugins).load_hub()
+    hub = chosen_plugins(ctx, plugins).working_hub()
     spec = hub.resolve("envs", env)
     if gold:
         from tunix_core.run.checking import check_solutions
@@ -58,17 +59,20 @@ def check_command(
         ctx.exit(int(any(each.problem for each in found)))
     if how["runs"] > 1 or out:
         raise UsageError("--runs and --out belong to --gold")
-    _check_promises(spec, n or 5, option_pairs(options))
+    _check_promises(hub, spec, n or 5, option_pairs(options), how["split"], how["seed"])
 
 
-def _check_promises(spec: Any, n: int, options: Mapping[str, Any]) -> None:
+def _check_promises(hub: Hub, spec: Any, n: int, options: Mapping[str, Any], split: Any, seed: int) -> None:
+    from tunix_core.config import SuiteConfig
+    from tunix_core.run.build import prepare
     from tunix_core.run.sandboxes import needs_sandbox
     from tunix_core.testing.envs import check_env
 
     if needs_sandbox(spec):
         raise UsageError(f"{spec.id} works in a sandbox, where random play tells little. Check its tasks with --gold")
     try:
-        check_env(spec, n=n, options=options)
+        bench = prepare(SuiteConfig(env=spec.id, name=spec.id, split=split, options=dict(options)), hub)
+        check_env(spec, bench.tasks(split, seed), n=n, options=options)
     except AssertionError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{spec.id}: as it should be")

@@ -39,7 +39,14 @@ class PluginArguments:
         return PluginArguments(self.files + other.files, self.disabled + other.disabled)
 
     def load_hub(self) -> Hub:
+        """What there is, broken plugins among it: to be listed, and for `--help`."""
         return Hub.load(self.files, self.disabled)
+
+    def working_hub(self) -> Hub:
+        """What there is, to be used. Raises PluginError when a file that was named can't be."""
+        hub = self.load_hub()
+        hub.check_files()
+        return hub
 
 
 def plugin_option(command: F) -> F:

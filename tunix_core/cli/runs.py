@@ -119,7 +119,7 @@ def export_command(ctx: click.Context, run_dir: str, target: str, plugins: tuple
     """Writes the newest weights of RUN (or RUN@STEP), tokenizer and chat format to DIR."""
     from tunix_core import run
 
-    click.echo(run.export(run_dir, target, hub=chosen_plugins(ctx, plugins).load_hub()))
+    click.echo(run.export(run_dir, target, hub=chosen_plugins(ctx, plugins).working_hub()))
 
 
 @click.command("trace")

@@ -86,8 +86,9 @@ class PluginRecord:
     @property
     def complaint(self) -> str:
         """Why it cannot be used, in one line."""
-        state = f"{self.status} ({self.phase})" if self.status == "failed" else self.status
-        return f"{self.title} is {state}: {self.error}"
+        if self.status == "failed":
+            return f"{self.title} can't be used ({self.phase}): {self.error}"
+        return f"{self.title} is {self.status}: {self.error}"
 
 
 def describe_spec(spec: Spec) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def test_a_task_is_sound_when_gold_alone_gets_the_highest_score_in_every_run(plu
         "sound": "",
         "hard": "gold scores 0.5, and the highest is 1",
         "easy": "empty scores 1, and the highest is 1",
-        "broken": "gold got no score: RuntimeError: it fell over",
+        "broken": "gold got no score: RuntimeError: it fell over (riddles.py:16)",
     }
     assert found[0].scores == {"gold": [1.0, 1.0], "empty": [0.0, 0.0]}
     assert found[4].scores["gold"] == [None, None]
@@ -119,6 +119,24 @@ def test_without_gold_the_promises_of_every_environment_are_checked(
     assert run("check", "games/frozen-lake", "--out", "x.json") == 2
     assert run("check", "riddles/known", "-p", str(plugin)) == 1
     assert "riddles/known: a task of eval says another split" in capsys.readouterr().err
+
+
+def test_the_split_and_seed_that_were_asked_for_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[list[tuple[str, str]]] = []
+    monkeypatch.setattr("tunix_core.testing.envs.check_env", lambda spec, tasks, n, options: played.append(
+        [(tasks.get(index).id, tasks.get(index).split) for index in range(n)]
+    ))  # fmt: skip
+    for asked in (["--split", "train"], ["--split", "eval"], ["--split", "eval", "--seed", "7"]):
+        assert run("check", "math/arithmetic", "--n", "2", *asked) == 0
+    train, evaluation, other_seed = map(tuple, played)
+    assert len({train, evaluation, other_seed}) == 3
+
+
+def test_what_can_not_be_used_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", "games/frozen-lake", "-p", "nowhere.py") == 2
+    assert "nowhere.py can't be used (find): there is no file" in capsys.readouterr().err
+    assert run("check", "games/frozen-lake", "-o", "siz=3") == 2
+    assert "Did you mean 'size'?" in capsys.readouterr().err
 
 
 def test_what_works_in_a_sandbox_is_checked_by_its_solutions(capsys: pytest.CaptureFixture[str]) -> None:
