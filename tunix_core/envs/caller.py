@@ -19,13 +19,15 @@ class Caller:
     """Makes calls that give a value or an awaitable, and awaits what they give, within a limit.
 
     All in one task, since what one call opens another closes: a task group, a cancel scope, a context variable. And a
-    task for each call would cost more than most calls do. After a call that was cancelled comes another task.
+    task for each call would cost more than most calls do. After a call that was cancelled comes another task, and what
+    is called while another call goes on has its own.
     """
 
     def __init__(self, tally: Tally) -> None:
         self._tally, self._loop = tally, asyncio.get_running_loop()
         self._next: asyncio.Future[Any] = self._loop.create_future()
         self._task: asyncio.Task[None] | None = None
+        self._calling = False
 
     async def call(self, work: Callable[[], Any], limit: Limit, what: str) -> Any:
         """What `work()` gives, awaited; it is cancelled past the limit, and when this is.
@@ -39,7 +41,9 @@ class Caller:
             EnvError: kind "env_timeout"; or the call cancelled itself, or would have ended the process. Else
                 whatever it raises.
         """
-        answer = self._ask(work, what)
+        if self._calling:
+            return await self._call_beside(work, limit, what)
+        answer, self._calling = self._ask(work, what), True
         limit.watch(answer)
         try:
             given = await answer
@@ -47,6 +51,7 @@ class Caller:
             await self._stop()
             raise
         finally:
+            self._calling = False
             limit.forget(answer)
             del answer  # what the call raised holds this frame
         if given is OVERDUE:
@@ -60,9 +65,16 @@ class Caller:
             self._next.set_result(None)
         self._task = None
 
+    async def _call_beside(self, work: Callable[[], Any], limit: Limit, what: str) -> Any:
+        other = Caller(self._tally)
+        try:
+            return await other.call(work, limit, what)
+        finally:
+            other.end()
+
     def _ask(self, work: Callable[[], Any], what: str) -> Answer:
         answer: Answer = self._loop.create_future()
-        if self._task is None or self._task.done():
+        if self._task is None or self._task.done() or self._next.done():  # what a call left open may cancel the task
             self._next = self._loop.create_future()
             self._task = self._loop.create_task(self._serve())
         self._next.set_result((work, answer, what, current_span()))

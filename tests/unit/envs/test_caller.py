@@ -114,6 +114,44 @@ def test_after_a_call_that_was_cancelled_comes_another_task() -> None:
     asyncio.run(main())
 
 
+def test_what_a_call_left_open_may_cancel_the_task_between_two_calls() -> None:
+    async def main() -> None:
+        caller, limit = Caller(Tally()), Limit(10, "timeouts.step_s")
+        served: list[asyncio.Task[Any]] = []
+
+        async def open_session() -> None:
+            served.append(asyncio.current_task())  # pyright: ignore[reportArgumentType]
+
+        await caller.call(open_session, limit, "env.reset")
+        for turns in range(3):  # of the loop, between the cancellation and the next call
+            served[-1].cancel()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await caller.call(open_session, limit, "env.step")
+        assert len(set(served)) == 4
+        caller.end()
+        limit.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_called_while_another_call_goes_on_does_not_wait_for_it() -> None:
+    async def main() -> None:
+        caller, limit = Caller(Tally()), Limit(10, "timeouts.step_s")
+        released = asyncio.Event()
+        step = asyncio.create_task(caller.call(released.wait, limit, "env.step"))
+        await asyncio.sleep(0)
+        await caller.call(released.set, limit, "env.close")
+        assert await step is True
+        caller.end()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        limit.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("error", [SystemExit(3), StopIteration(1), ValueError("no")])
 def test_whatever_a_call_raises_is_its_callers(error: BaseException) -> None:
     async def main() -> None:
