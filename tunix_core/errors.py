@@ -29,6 +29,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from sysconfig import get_path
 from traceback import walk_tb
+from types import TracebackType
 
 from tunix_core.types import Failure
 
@@ -191,7 +192,9 @@ class boundary:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: type[BaseException] | None, caught: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, caught: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if caught is None:
             return
         if not isinstance(caught, Exception) or isinstance(caught, EngineError | RunEnded):
@@ -199,18 +202,25 @@ class boundary:
         if isinstance(caught, EpisodeError):
             caught.where = caught.where or self._where  # the innermost boundary is the true one
             return
+        text = words(caught)
         if isinstance(caught, TimeoutError):
-            family = self._error.kind.split("_")[0]
-            raise _attributed(
-                self._error(str(caught) or "timed out", kind=f"{family}_timeout"), self._where
-            ) from caught
-        message = f"{type(caught).__name__}: {caught}{_raised_at(caught)}"
-        raise _attributed(self._error(message), self._where) from caught
+            family, text = self._error.kind.split("_")[0], str(caught) or "timed out"
+            raise _attributed(self._error(text + _raised_at(trace), kind=f"{family}_timeout"), self._where) from caught
+        raise _attributed(self._error(text + _raised_at(trace)), self._where) from caught
 
 
-def _raised_at(error: BaseException) -> str:
+def words(error: BaseException) -> str:
+    """ "KeyError: 'answer'", cut to 400 characters; its type alone where it can't say more."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"[:400]
+    except Exception:  # noqa: BLE001 - an exception of theirs, which may do anything
+        return name
+
+
+def _raised_at(trace: TracebackType | None) -> str:
     """ " (rewards.py:12)": the innermost line of whose code it is, or "" where that is ours or Python's alone."""
-    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(trace)]
     theirs = [(Path(file), line) for file, line in places if _is_theirs(file)]
     if not theirs:
         return ""

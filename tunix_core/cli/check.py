@@ -71,8 +71,8 @@ def _check_promises(hub: Hub, spec: Any, n: int, options: Mapping[str, Any], spl
     if needs_sandbox(spec):
         raise UsageError(f"{spec.id} works in a sandbox, where random play tells little. Check its tasks with --gold")
     try:
-        bench = prepare(SuiteConfig(env=spec.id, name=spec.id, split=split, options=dict(options)), hub)
-        check_env(spec, bench.tasks(split, seed), n=n, options=options)
+        prepare(SuiteConfig(env=spec.id, name=spec.id, split=split, options=dict(options)), hub)
+        check_env(spec, n=n, options=options, split=split, seed=seed)
     except AssertionError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{spec.id}: as it should be")

@@ -8,9 +8,8 @@ from typing import Any
 
 from tunix_core.envs.base import is_awaitable
 from tunix_core.envs.waiting import OVERDUE, Limit, Tally, ended_by_cancelling
-from tunix_core.errors import EnvError
+from tunix_core.errors import EnvError, words
 from tunix_core.profiling import continue_span, current_span
-from tunix_core.tools.threads import plain
 
 Answer = asyncio.Future[Any]
 
@@ -53,17 +52,16 @@ class Caller:
         finally:
             self._calling = False
             limit.forget(answer)
-            del answer  # what the call raised holds this frame
+            del work, answer  # what the call raised holds this frame
         if given is OVERDUE:
             await self._stop()
             raise limit.overdue(what)
         return given
 
     def end(self) -> None:
-        """No more calls are made."""
-        if self._task is not None and not self._next.done():
+        """No more calls are made. One that goes on may still be cancelled by who made it."""
+        if not self._next.done():
             self._next.set_result(None)
-        self._task = None
 
     async def _call_beside(self, work: Callable[[], Any], limit: Limit, what: str) -> Any:
         other = Caller(self._tally)
@@ -97,7 +95,8 @@ class Caller:
 
 
 async def _answered(work: Callable[[], Any], answer: Answer, what: str) -> bool:
-    """Makes a call and gives its answer; False when nobody waits for it any more, or it was cancelled."""
+    """Makes a call and gives its answer; False when nobody waits for it any more, or this task is to end."""
+    value = None
     try:
         value = work()
         while is_awaitable(value):  # what a thread gives may itself be one
@@ -106,15 +105,18 @@ async def _answered(work: Callable[[], Any], answer: Answer, what: str) -> bool:
             return False
         answer.set_result(value)
         return True
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except asyncio.CancelledError:
         _refuse(answer, EnvError(f"{what} cancelled itself"))
         return False
-    except BaseException as error:  # noqa: BLE001 - an environment may not end the trainer, by SystemExit or a panic
-        return _refuse(answer, plain(error))
+    except GeneratorExit as error:  # nothing may be awaited after it
+        _refuse(answer, _contained(error))
+        return False
+    except BaseException as error:  # noqa: BLE001 - an environment's boundary: its errors are the caller's
+        return _refuse(answer, _contained(error))
     finally:
-        del answer  # what was raised holds this frame
+        del work, answer, value  # what was raised holds this frame
 
 
 def _refuse(answer: Answer, error: Exception) -> bool:
@@ -122,3 +124,12 @@ def _refuse(answer: Answer, error: Exception) -> bool:
         return False
     answer.set_exception(error)
     return True
+
+
+def _contained(error: BaseException) -> Exception:
+    """An environment may not end the trainer, by SystemExit or a panic in Rust; and no future takes StopIteration."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    contained = EnvError(words(error))
+    contained.__cause__ = error
+    return contained

@@ -46,7 +46,7 @@ class LocalCell:
     ) -> None:
         self._make, self._lanes, self._limits, self._tally, self._builder = make, lanes, limits, tally, builder
         self._lane: Lane | None = None
-        self._in_lane: Future[Any] | None = None  # the lane's newest call
+        self._in_lane: set[object] = set()  # calls that the lane has not returned from
         self._env: BaseTaskEnv | None = None
         self._overdue = ""  # which call's time was over, in words
         self._loop, self._caller = asyncio.get_running_loop(), Caller(tally)
@@ -95,6 +95,8 @@ class LocalCell:
         finally:
             if job.done.cancelled():
                 self._lane = builder.give_up(job)
+                self._in_lane.add(job)
+            del job  # what the constructor raised holds this frame
 
     def _build(self) -> None:
         self._env = self._make()
@@ -108,9 +110,8 @@ class LocalCell:
         """Makes a call on the event loop or in the lane, and awaits what it gives if that is awaitable."""
         if not on_loop:
             await self._lanes.enter()
-            call = partial(asyncio.wrap_future, self._submit(call))
         try:
-            return await self._caller.call(call, limit, what)
+            return await self._caller.call(call if on_loop else self._submit(call), limit, what)
         except EnvError as error:
             self._note(error)
             raise
@@ -119,11 +120,15 @@ class LocalCell:
         if error.kind == "env_timeout":
             self._overdue = str(error)
 
-    def _submit(self, call: Callable[[], Any]) -> Future[Any]:
+    def _submit(self, call: Callable[[], Any]) -> Callable[[], asyncio.Future[Any]]:
+        """Has the lane make the call; what is given gives its answer. Nothing else holds that: it may be an error."""
         self._lane = self._lane or self._lanes.lease()
-        self._in_lane = self._lane.submit(call)
-        self._lanes.leave_after(self._in_lane)
-        return self._in_lane
+        number = object()
+        self._in_lane.add(number)
+        submitted = self._lane.submit(call)
+        submitted.add_done_callback(lambda _: self._in_lane.discard(number))
+        self._lanes.leave_after(submitted)
+        return partial(asyncio.wrap_future, submitted)
 
     def _release(self) -> None:
         if self._lane is not None:
@@ -131,7 +136,7 @@ class LocalCell:
             self._lane = None
 
     async def _close_in_lane(self, lane: Lane) -> None:
-        hangs = self._overdue and (self._in_lane is None or not self._in_lane.done())
+        hangs = self._overdue and self._in_lane
         closing = lane.submit(self._close_here)
         if await wait_for_thread(closing, 0 if hangs else self._limits.close.seconds):
             self._release()

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from tunix_core.errors import TooManyFailures
 from tunix_core.types import Failure, SampleId, Trajectory
 
-FIRST = 40  # episodes of a suite: when their reward fails for all of them alike, it will for others
-
 
 class Failed(NamedTuple):
     """What is kept of an episode that failed: its number among its suite's, from 1, and why."""
@@ -41,8 +39,7 @@ class FailureLog:
         """Counts one finished episode; one that a reward gave no score is of kind "no_score".
 
         Raises:
-            TooManyFailures: naming suite, kind and a sample. After few episodes already, where a reward raised the same
-                for all of them.
+            TooManyFailures: naming suite, kind and a sample. In the first window as soon as no success could help.
         """
         suite, failure = trajectory.id.suite, trajectory.failure or _without_score(trajectory)
         if failure:
@@ -55,9 +52,9 @@ class FailureLog:
             failed.append(Failed(self._seen[suite], trajectory.id, failure))
         while failed and failed[0].number <= self._seen[suite] - self._window:
             failed.popleft()
-        window = FIRST if self._seen[suite] == FIRST and _is_hopeless(failed) else self._window
-        if self._seen[suite] >= window and len(failed) > self._max_share * window:
-            raise TooManyFailures(_explain(suite, failed, window, self._max_share))
+        if len(failed) > self._max_share * self._window:
+            of = min(self._seen[suite], self._window)
+            raise TooManyFailures(_explain(suite, failed, of, self._max_share))
 
     def example(self, suite: str) -> str:
         """The commonest of a suite's recent failures, in words; "" when there is none."""
@@ -90,11 +87,6 @@ class FailureLog:
         self.counts.update({suite: Counter(kinds) for suite, kinds in state.get("counts", {}).items()})
         self._groups.update({(suite, task): count for suite, task, count in state.get("groups", ())})
         self.quarantined.update({suite: list(tasks) for suite, tasks in state.get("quarantined", {}).items()})
-
-
-def _is_hopeless(failed: Sequence[Failed]) -> bool:
-    ways = {each.failure for each in failed}
-    return len(failed) == FIRST and len(ways) == 1 and ways.pop().kind.startswith("reward_")
 
 
 def _without_score(trajectory: Trajectory) -> Failure | None:

@@ -7,7 +7,7 @@ import inspect
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
@@ -18,9 +18,10 @@ from tunix_core.contracts import TaskSource
 from tunix_core.envs import BaseTaskEnv, to_messages
 from tunix_core.envs.base import as_step_result
 from tunix_core.envs.drive import accepted, begin, build
+from tunix_core.errors import words
 from tunix_core.specs import EnvSpec, Timeouts, load_target
 from tunix_core.tools.threads import run_aside
-from tunix_core.types import Message, Opening, StepResult, Task, ToolCall
+from tunix_core.types import Message, Opening, Split, StepResult, Task, ToolCall
 
 Player = Callable[[Opening, np.random.Generator], Message]
 LOOK_S = 0.05  # how often it is looked at whether a call's time is over
@@ -34,6 +35,8 @@ def check_env(
     options: Mapping[str, Any] | None = None,
     player: Player | None = None,
     max_steps: int | None = None,
+    split: Split = "train",
+    seed: int = 0,
 ) -> None:
     """Plays `n` tasks several times over and checks what every environment promises.
 
@@ -45,7 +48,7 @@ def check_env(
 
     Args:
         env: a spec, or a class.
-        tasks: what to play; default: the spec's train tasks at seed 0.
+        tasks: what to play; default: the spec's tasks of that split and seed.
         n: how many.
         options: over the spec's defaults; for a family, with its `name`.
         player: (opening, rng) -> what the policy says; default: short random texts, and calls of the
@@ -55,8 +58,9 @@ def check_env(
     Raises:
         AssertionError: names the environment, the task and the promise.
     """
-    check = _Check(env, options or {}, player or random_player, max_steps)
-    played = run_aside(lambda: asyncio.run(check.run(tasks, n)), "tunix-check")
+    check, played = _Check(env, options or {}, player or random_player, max_steps), Future[None]()
+    # Not the thread's own end: what an environment leaves behind may keep the loop from closing.
+    run_aside(lambda: asyncio.run(check.settle(played, tasks, n, split, seed)), "tunix-check")
     while not wait([played], LOOK_S).done:
         check.is_in_time()
     played.result()
@@ -103,21 +107,29 @@ class _Check:
         finally:
             self.doing = None
 
-    async def run(self, tasks: Any, n: int) -> None:
-        train = self.source("train") if self.spec else None
-        chosen = _first(train if tasks is None else tasks, n)
+    async def settle(self, played: Future[None], tasks: Any, n: int, split: Split, seed: int) -> None:
+        """Checks it, and tells so."""
+        try:
+            await self.run(tasks, n, split, seed)
+            played.set_result(None)
+        except BaseException as error:  # noqa: BLE001 - a thread's boundary: what is raised belongs to the caller
+            named = isinstance(error, AssertionError)
+            played.set_exception(error if named else AssertionError(f"{self.name}: {words(error)}"))
+
+    async def run(self, tasks: Any, n: int, split: Split, seed: int) -> None:
+        chosen = _first(self.source(split, seed) if tasks is None else tasks, n)
         assert chosen, f"{self.name}: there are no tasks to check"
-        if self.spec and train is not None:
-            self.check_splits(_first(train, 200), _first(self.source("eval"), 200))
+        if self.spec:
+            self.check_splits(_first(self.source("train"), 200), _first(self.source("eval"), 200))
         before = _global_state()
         for task in chosen:
             await self.check_task(task)
         assert _global_state() == before, f"{self.name}: it used or seeded a global random generator; use self.rng"
 
-    def source(self, split: str) -> Any:
-        assert self.spec
+    def source(self, split: Split, seed: int = 0) -> Any:
+        assert self.spec, f"{self.name}: a class has no tasks of its own; give some"
         make = load_target(self.spec.tasks)
-        return make(split, 0, **accepted(make, self.options))
+        return make(split, seed, **accepted(make, self.options))
 
     def check_splits(self, train: Sequence[Task], evaluation: Sequence[Task]) -> None:
         for split, tasks in (("train", train), ("eval", evaluation)):
@@ -135,8 +147,8 @@ class _Check:
             together = await self.play(task, 1, where, beside=2)
         except AssertionError:
             raise
-        except Exception as error:
-            raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+        except BaseException as error:
+            raise AssertionError(f"{where}: {words(error)}") from error
         assert alone == together, (
             f"{where}: the same seed gave another episode beside a second object:\n  {alone}\n  {together}"
         )

@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
+from tunix_core.errors import words
+
 
 class Lane:
     """One daemon thread that runs the calls given to it, one after the other.
@@ -58,10 +60,12 @@ def settle(future: Future[Any], call: Callable[[], Any]) -> None:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 - a thread's boundary: what it raises belongs to the caller
         future.set_exception(plain(error))
+    finally:
+        del future, call  # what was raised holds this frame
 
 
 def plain(error: BaseException) -> Exception:
     """What no Exception would end the caller's event loop, and StopIteration can't enter a future: a RuntimeError."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    return RuntimeError(words(error))

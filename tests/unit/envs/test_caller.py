@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import weakref
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
@@ -152,7 +153,43 @@ def test_what_is_called_while_another_call_goes_on_does_not_wait_for_it() -> Non
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(1), ValueError("no")])
+@pytest.mark.parametrize("ends", ["released", "cancelled", "overdue"])
+def test_a_call_that_goes_on_when_no_more_are_made_still_ends_as_it_would(ends: str) -> None:
+    async def main() -> None:
+        caller, limit = Caller(Tally()), Limit(0.02 if ends == "overdue" else 10, "timeouts.step_s")
+        released, left = asyncio.Event(), []
+
+        async def work() -> None:
+            try:
+                await released.wait()
+            finally:
+                left.append(True)
+
+        step = asyncio.create_task(caller.call(work, limit, "env.step"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        caller.end()
+        if ends == "released":
+            released.set()
+        if ends == "cancelled":
+            step.cancel()
+        await asyncio.wait([step])
+        assert left == [True]
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        limit.close()
+        if not step.cancelled():
+            step.exception()
+
+    asyncio.run(main())
+
+
+class MuteExit(BaseException):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(1), ValueError("no"), GeneratorExit(2), MuteExit()])
 def test_whatever_a_call_raises_is_its_callers(error: BaseException) -> None:
     async def main() -> None:
         caller, limit = Caller(Tally()), Limit(10, "timeouts.step_s")
@@ -165,9 +202,9 @@ def test_whatever_a_call_raises_is_its_callers(error: BaseException) -> None:
             raise error
 
         for work in (raises, raises_at_once):
-            with pytest.raises(Exception, match=f"{type(error).__name__}|{error}"):
+            with pytest.raises(Exception, match=rf"^(coroutine raised )?{type(error).__name__}|^no$"):
                 await caller.call(work, limit, "env.step")
-            assert await caller.call(lambda: 1, limit, "env.step") == 1  # the task is the same, and goes on
+            assert await caller.call(lambda: 1, limit, "env.step") == 1
         caller.end()
         limit.close()
 
@@ -197,5 +234,52 @@ def test_an_error_holds_no_cycle() -> None:
     gc.disable()
     try:
         assert asyncio.run(main()) == 2  # the name here, and the argument of the count
+    finally:
+        gc.enable()
+
+
+class Blocking(BaseTaskEnv):
+    def _initial_observation(self) -> str:
+        return "x"
+
+    def _step_impl(self, action: str) -> Any:
+        raise ValueError("no")
+
+
+class Coroutines(Blocking):
+    async def _initial_observation(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return "x"
+
+    async def _step_impl(self, action: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize("cls", [Blocking, Coroutines])
+def test_an_environment_whose_step_raised_is_held_by_no_cycle(cls: type[BaseTaskEnv]) -> None:
+    from tunix_core.envs.opener import make_opener
+
+    held: list[weakref.ref[BaseTaskEnv]] = []
+
+    class Known(cls):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            held.append(weakref.ref(self))
+
+    async def main() -> bool:
+        opener = make_opener(spec_of(Blocking), lambda target: Known)
+        env = await opener.open(Task("t"))
+        await env.reset(1)
+        with suppress(EnvError):
+            await env.step(HELLO)
+        await env.close()
+        del env
+        await opener.aclose()  # the thread's last call is over
+        await asyncio.sleep(0)
+        return held[0]() is not None
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert not asyncio.run(main())
     finally:
         gc.enable()

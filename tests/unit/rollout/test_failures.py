@@ -45,3 +45,37 @@ def test_of_their_own_code_it_is_the_innermost_line() -> None:
 
 def test_our_own_code_is_not_named() -> None:
     assert message_of(lambda: checked_env(3)) == "an environment must be a tunix_core.envs.BaseTaskEnv, not int"
+
+
+def late() -> None:
+    raise TimeoutError
+
+
+def long() -> None:
+    raise ValueError("x" * 3000)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def mute() -> None:
+    raise Mute
+
+
+class Lying(Exception):
+    __traceback__ = "nowhere"  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+
+
+def lying() -> None:
+    raise Lying("no")
+
+
+@pytest.mark.parametrize(
+    ("call", "begins"), [(late, "timed out"), (long, "ValueError: xxx"), (mute, "Mute"), (lying, "Lying: no")]
+)
+def test_whatever_it_is_like_it_has_words_and_a_line(call: Any, begins: str) -> None:
+    message = message_of(call)
+    assert message.startswith(begins) and message.endswith(f"(test_failures.py:{call.__code__.co_firstlineno + 1})")
+    assert len(message) < 500

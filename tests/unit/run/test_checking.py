@@ -121,15 +121,12 @@ def test_without_gold_the_promises_of_every_environment_are_checked(
     assert "riddles/known: a task of eval says another split" in capsys.readouterr().err
 
 
-def test_the_split_and_seed_that_were_asked_for_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    played: list[list[tuple[str, str]]] = []
-    monkeypatch.setattr("tunix_core.testing.envs.check_env", lambda spec, tasks, n, options: played.append(
-        [(tasks.get(index).id, tasks.get(index).split) for index in range(n)]
-    ))  # fmt: skip
-    for asked in (["--split", "train"], ["--split", "eval"], ["--split", "eval", "--seed", "7"]):
-        assert run("check", "math/arithmetic", "--n", "2", *asked) == 0
-    train, evaluation, other_seed = map(tuple, played)
-    assert len({train, evaluation, other_seed}) == 3
+def test_the_split_and_seed_that_were_asked_for_are_played(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = plugin.with_name("seen.py")
+    told = PLUGIN.replace("self.names = names", "self.names = names; print(split, seed)")
+    seen.write_text(told.replace("riddles:", "seen:"))
+    assert run("check", "seen/known", "-p", str(seen), "--split", "train", "--seed", "7") == 1
+    assert capsys.readouterr().out.splitlines()[0] == "train 7"
 
 
 def test_what_can_not_be_used_is_told(capsys: pytest.CaptureFixture[str]) -> None:
