@@ -10,6 +10,7 @@ from tunix_core.envs.base import is_awaitable
 from tunix_core.envs.waiting import OVERDUE, Limit, Tally, ended_by_cancelling
 from tunix_core.errors import EnvError, words
 from tunix_core.profiling import continue_span, current_span
+from tunix_core.profiling.holding import Bound, bounded
 
 Answer = asyncio.Future[Any]
 
@@ -42,7 +43,8 @@ class Caller:
         """
         if self._calling:
             return await self._call_beside(work, limit, what)
-        answer, self._calling = self._ask(work, what), True
+        bound = Bound(limit.seconds)
+        answer, self._calling = self._ask(work, what, bound), True
         limit.watch(answer)
         try:
             given = await answer
@@ -55,7 +57,7 @@ class Caller:
             del work, answer  # what the call raised holds this frame
         if given is OVERDUE:
             await self._stop()
-            raise limit.overdue(what)
+            raise limit.overdue(what, held=bound.cut)
         return given
 
     def end(self) -> None:
@@ -70,12 +72,12 @@ class Caller:
         finally:
             other.end()
 
-    def _ask(self, work: Callable[[], Any], what: str) -> Answer:
+    def _ask(self, work: Callable[[], Any], what: str, bound: Bound) -> Answer:
         answer: Answer = self._loop.create_future()
         if self._task is None or self._task.done() or self._next.done():  # what a call left open may cancel the task
             self._next = self._loop.create_future()
             self._task = self._loop.create_task(self._serve())
-        self._next.set_result((work, answer, what, current_span()))
+        self._next.set_result((work, answer, what, bound, current_span()))
         return answer
 
     async def _stop(self) -> None:
@@ -88,26 +90,26 @@ class Caller:
         wanted = True
         while wanted and (asked := await self._next):
             self._next = self._loop.create_future()
-            work, answer, what, inside = asked
+            *call, inside = asked
             continue_span(inside)
-            wanted = await _answered(work, answer, what)
-            del asked, work, answer, inside
+            wanted = await _answered(*call)
+            del asked, call, inside
 
 
-async def _answered(work: Callable[[], Any], answer: Answer, what: str) -> bool:
+@bounded
+async def _answered(work: Callable[[], Any], answer: Answer, what: str, bound: Bound) -> bool:
     """Makes a call and gives its answer; False when nobody waits for it any more, or this task is to end."""
     value = None
     try:
         value = work()
         while is_awaitable(value):  # what a thread gives may itself be one
             value = await value
-        if answer.done():
-            return False
-        answer.set_result(value)
-        return True
+        return _give(answer, OVERDUE if bound.cut else value)
     except KeyboardInterrupt:
         raise
     except asyncio.CancelledError:
+        if bound.cut:
+            _give(answer, OVERDUE)
         _refuse(answer, EnvError(f"{what} cancelled itself"))
         return False
     except GeneratorExit as error:  # nothing may be awaited after it
@@ -117,6 +119,13 @@ async def _answered(work: Callable[[], Any], answer: Answer, what: str) -> bool:
         return _refuse(answer, _contained(error))
     finally:
         del work, answer, value  # what was raised holds this frame
+
+
+def _give(answer: Answer, value: Any) -> bool:
+    if answer.done():
+        return False
+    answer.set_result(value)
+    return True
 
 
 def _refuse(answer: Answer, error: Exception) -> bool:

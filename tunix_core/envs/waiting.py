@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunix_core.errors import EnvError
+from tunix_core.profiling.holding import ADVICE
 from tunix_core.specs import Timeouts
 
 GRACE_S = 1.0  # for cancelled work to end
@@ -74,9 +75,10 @@ class Limit:
     def forget(self, waiter: asyncio.Future[Any]) -> None:
         self._due.pop(waiter, None)
 
-    def overdue(self, what: str) -> EnvError:
-        """The error of a call that its time was not enough for."""
-        return EnvError(f"{what} ({self.option}) took longer than {self.seconds:g} s", kind="env_timeout")
+    def overdue(self, what: str, held: bool = False) -> EnvError:
+        """The error of a call that its time was not enough for; `held`: it held the event loop up."""
+        why = f"; {ADVICE}" if held else ""
+        return EnvError(f"{what} ({self.option}) took longer than {self.seconds:g} s{why}", kind="env_timeout")
 
     def close(self) -> None:
         """Nobody waits any more."""

@@ -38,6 +38,7 @@ class Watchdog:
         clock: seconds.
         waited_for: whether anybody waits for the loop now: else a hold, as at a start, is nobody's loss.
         frame: the stack of the loop's thread now.
+        held: called from the thread, again and again, while a beat is overdue.
 
     Attributes:
         culprits: how often each stack, by its innermost frames, was found to hold the loop; after the first 20,
@@ -51,9 +52,10 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         waited_for: Callable[[], bool] = lambda: True,
         frame: Callable[[], FrameType | None] | None = None,
+        held: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._clock, self._limit_s, self._waited_for = clock, limit_s, waited_for
+        self._clock, self._limit_s, self._waited_for, self._held = clock, limit_s, waited_for, held
         own = threading.get_ident()
         self._frame = frame or (lambda: sys._current_frames().get(own))
         self.culprits: dict[str, int] = {}
@@ -85,7 +87,10 @@ class Watchdog:
         """Takes the stack, once for each overdue beat; says so, once for each culprit."""
         due = self._due
         late = self._clock() - due
-        if late <= self._limit_s or due == self._seen or not self._waited_for():
+        if late <= self._limit_s:
+            return
+        self._held()
+        if due == self._seen or not self._waited_for():
             return
         stack, self._seen = _stack(self._frame()), due
         if stack not in self.culprits and len(self.culprits) >= CULPRITS:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tunix_core.errors import RewardError
+from tunix_core.profiling.holding import ADVICE, Bound, bounded
 
 CANCEL_GRACE_S = 1.0
 MOST_ABANDONED = 32  # threads that may hang at a time
@@ -66,9 +67,12 @@ async def call_on_loop(coroutine: Coroutine[Any, Any, Any], timeout_s: float) ->
         RewardError: it was cancelled, but not by us.
         Exception: whatever the coroutine raised.
     """
-    task = asyncio.ensure_future(_contained(coroutine))
+    bound = Bound(timeout_s)
+    task = asyncio.ensure_future(_contained(coroutine, bound))
     try:
         await _finish(task, timeout_s)
+        if bound.cut:
+            raise TimeoutError(f"took longer than {timeout_s:g} s; {ADVICE}")
         if not task.done():
             raise TimeoutError(f"still waiting after {timeout_s:g} s; it was cancelled")
     finally:
@@ -80,7 +84,8 @@ async def call_on_loop(coroutine: Coroutine[Any, Any, Any], timeout_s: float) ->
     return task.result()
 
 
-async def _contained(coroutine: Coroutine[Any, Any, Any]) -> Any:
+@bounded
+async def _contained(coroutine: Coroutine[Any, Any, Any], bound: Bound) -> Any:
     """What is no Exception (SystemExit, a panic in Rust) would end the run, and every episode with it."""
     try:
         return await coroutine

@@ -25,12 +25,13 @@ class Interrupt:
         self._loop = asyncio.get_running_loop()
         self._listens = threading.current_thread() is threading.main_thread()
         if self._listens:
-            self._loop.add_signal_handler(signal.SIGINT, self._ask)
+            # Not the loop's handler, which comes when the loop is free: the second is to reach what holds it up.
+            self._before = signal.signal(signal.SIGINT, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._listens:
-            self._loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, self._before)
 
     @property
     def asked(self) -> bool:
@@ -41,7 +42,6 @@ class Interrupt:
         """Returns once the user has asked."""
         await self._asked.wait()
 
-    def _ask(self) -> None:
-        self._asked.set()
-        self._loop.remove_signal_handler(signal.SIGINT)
+    def _ask(self, *_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._loop.call_soon_threadsafe(self._asked.set)

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter_ns
 
 from tunix_core.profiling import Recorder, SpanLog, Watchdog, recording
+from tunix_core.profiling.holding import cutting
 from tunix_core.run.barriers import KINDS, Barriers
 
 
@@ -50,10 +51,10 @@ class Observation:
 @contextmanager
 def observing(folder: Path | None) -> Iterator[Observation]:
     """Records the spans of what happens inside, to `folder` if one is given. Enter it on the loop to be watched."""
-    with recording() as recorder:
+    with recording() as recorder, cutting() as cut_off:
         barriers = Barriers()
         spans = SpanLog(recorder, folder, barriers.watch)
-        watchdog = Watchdog(waited_for=lambda: bool(recorder.open(("episode",))))
+        watchdog = Watchdog(waited_for=lambda: bool(recorder.open(("episode",))), held=cut_off)
         watchdog.start()
         try:
             yield Observation(recorder, barriers, spans, watchdog)
