@@ -1,4 +1,4 @@
-"""Ctrl-C: once asks the run to stop cleanly, twice stops it at once."""
+"""Ctrl-C: once asks the run to stop cleanly, twice stops it at once, and a third time ends the process as it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class Stopped(Exception):
 
 
 class Interrupt:
-    """While entered, the first SIGINT sets it; the second is Python's own KeyboardInterrupt.
+    """While entered, the first SIGINT sets it; the second raises KeyboardInterrupt wherever the main thread is; and the
+    third ends the process there, for code that a KeyboardInterrupt does not end.
 
     Signals reach the main thread alone: a run in another thread is not stopped this way.
     """
@@ -43,5 +44,9 @@ class Interrupt:
         await self._asked.wait()
 
     def _ask(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, self._stop)
         self._loop.call_soon_threadsafe(self._asked.set)
+
+    def _stop(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Ctrl-C once asks, twice stops."""
+"""Ctrl-C once asks, twice stops, and a third time ends the process."""
 
 from __future__ import annotations
 
@@ -45,12 +45,29 @@ def test_the_second_stops_at_once() -> None:
             press()
             await asyncio.wait_for(interrupt.wait(), 10)
             reached.append("asked")
-            press()
+            try:
+                press()
+            finally:
+                assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL, "a third would end the process"
             reached.append("went on")
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(work())
     assert reached == ["asked"]
+
+
+def test_the_second_reaches_what_holds_the_loop_up() -> None:
+    async def work() -> str:
+        with Interrupt() as interrupt:
+            try:  # the loop is never free in here
+                press()
+                press()
+                return "nothing reached it"
+            except KeyboardInterrupt:
+                await asyncio.wait_for(interrupt.wait(), 10)
+                return "stopped"
+
+    assert asyncio.run(work()) == "stopped"
 
 
 @pytest.mark.parametrize("pressed", [False, True])
