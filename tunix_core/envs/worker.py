@@ -7,6 +7,7 @@ import atexit
 import importlib
 import importlib.util
 import inspect
+import math
 import os
 import signal
 import socket
@@ -21,7 +22,9 @@ from typing import Any
 
 from tunix_core import __version__
 from tunix_core.envs.base import BaseTaskEnv
+from tunix_core.envs.caller import Caller
 from tunix_core.envs.drive import advance, begin, build
+from tunix_core.envs.waiting import Limit, Tally
 from tunix_core.envs.wire import (
     FORM,
     check_form,
@@ -72,6 +75,8 @@ class Server:
     def __init__(self, runner: asyncio.Runner) -> None:
         self._runner = runner
         self._env: BaseTaskEnv | None = None
+        self._caller: Caller | None = None  # of its calls that are `async`
+        self._limit = Limit(math.inf, "")  # the trainer's process bounds them
 
     def answer(self, request: Mapping[str, Any]) -> bytes:
         """The frame of a value or an error: whatever the environment raises, and what of it no frame can hold."""
@@ -89,6 +94,7 @@ class Server:
     def _do(self, op: str, request: Mapping[str, Any]) -> Any:
         if op == "open":
             check_form(request, "the trainer", _REMEDY)
+            self._forget_calls()
             cls = load_class(request["module"], request["attr"], request["file"])
             self._env = build(cls, Task.from_json(request["task"]), request["max_steps"], request["options"])
             return None
@@ -96,18 +102,24 @@ class Server:
         if env is None:
             return None
         if op == "reset":
-            return opening_to_json(self._wait(begin(env, request["seed"])))
+            return opening_to_json(self._wait(begin(env, request["seed"]), op))
         if op == "step":
-            return result_to_json(self._wait(advance(env, message_from_json(request["action"]))))
-        self._wait(env.close())
+            return result_to_json(self._wait(advance(env, message_from_json(request["action"])), op))
+        self._wait(env.close(), op)
         return None
 
-    def _wait(self, value: Any) -> Any:
-        return self._runner.run(_awaited(value)) if inspect.isawaitable(value) else value
+    def _wait(self, value: Any, op: str) -> Any:
+        return self._runner.run(self._awaited(value, op)) if inspect.isawaitable(value) else value
 
+    async def _awaited(self, value: Any, op: str) -> Any:
+        """In one task for all calls of an environment, as in the trainer's process."""
+        self._caller = self._caller or Caller(Tally())
+        return await self._caller.call(lambda: value, self._limit, f"env.{op}")
 
-async def _awaited(value: Any) -> Any:
-    return await value
+    def _forget_calls(self) -> None:
+        if self._caller is not None:
+            self._caller.end()
+            self._caller = None
 
 
 def load_class(module: str, attr: str, file: str | None) -> Any:

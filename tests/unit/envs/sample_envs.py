@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tunix_core.envs import EnvStepResult as StepResult
 from tunix_core.errors import GraderError
 from tunix_core.types import Message, TextPart, ToolCall
 
+USER: ContextVar[str] = ContextVar("user", default="nobody")
 RELEASE = threading.Event()  # what a call that "hangs" waits for, where the test wants it to return
 
 
@@ -79,6 +81,26 @@ class AsyncProbe(Probe):
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 continue
+
+
+class Session(BaseTaskEnv):
+    """Opens in `reset` what only the same task may close in `close`, as clients of servers do."""
+
+    async def _initial_observation(self) -> str:
+        self.group = await asyncio.TaskGroup().__aenter__()
+        self.serving = self.group.create_task(asyncio.Event().wait())
+        self.task_of_reset = asyncio.current_task()
+        return f"{USER.get()} {USER.set('ada').var.name}"
+
+    async def _step_impl(self, action: str) -> Any:
+        assert asyncio.current_task() is self.task_of_reset
+        await asyncio.sleep(0)
+        return StepResult(USER.get(), 1.0, self.step_count == 2)
+
+    async def _close(self) -> None:
+        assert asyncio.current_task() is self.task_of_reset
+        self.serving.cancel()
+        await self.group.__aexit__(None, None, None)
 
 
 class MixedProbe(Probe):

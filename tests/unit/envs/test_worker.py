@@ -109,3 +109,14 @@ def test_a_process_that_is_sent_no_frame_says_so_and_goes() -> None:
         said = worker.communicate(timeout=60)[1]
     assert "said to have 4,294,967,295 bytes, where 67,108,864 are allowed" in said
     assert worker.returncode == -signal.SIGKILL
+
+
+def test_all_calls_of_an_environment_are_made_in_one_task_and_of_the_next_in_another(server: Server) -> None:
+    session = opening() | {"attr": "Session"}
+    for _ in range(2):
+        assert "value" in ask(server, session)
+        opened = ask(server, {"op": "reset", "seed": 1})["value"]
+        assert "nobody" in json.dumps(opened), "what an environment set is not the next one's"
+        for _ in range(2):
+            assert "ada" in json.dumps(ask(server, STEP)["value"])
+        assert ask(server, {"op": "close"}) == {"value": None}
