@@ -205,8 +205,8 @@ class boundary:
         text = words(caught)
         if isinstance(caught, TimeoutError):
             family, text = self._error.kind.split("_")[0], str(caught) or "timed out"
-            raise _attributed(self._error(text + _raised_at(trace), kind=f"{family}_timeout"), self._where) from caught
-        raise _attributed(self._error(text + _raised_at(trace)), self._where) from caught
+            raise _attributed(self._error(text + raised_at(trace), kind=f"{family}_timeout"), self._where) from caught
+        raise _attributed(self._error(text + raised_at(trace)), self._where) from caught
 
 
 def words(error: BaseException) -> str:
@@ -218,7 +218,7 @@ def words(error: BaseException) -> str:
         return name
 
 
-def _raised_at(trace: TracebackType | None) -> str:
+def raised_at(trace: TracebackType | None) -> str:
     """ " (rewards.py:12)": the innermost line of whose code it is, or "" where that is ours or Python's alone."""
     places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(trace)]
     theirs = [(Path(file), line) for file, line in places if _is_theirs(file)]

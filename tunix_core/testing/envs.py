@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from threading import Event
 from time import monotonic
 from typing import Any
 
@@ -18,7 +19,9 @@ from tunix_core.contracts import TaskSource
 from tunix_core.envs import BaseTaskEnv, to_messages
 from tunix_core.envs.base import as_step_result
 from tunix_core.envs.drive import accepted, begin, build
-from tunix_core.errors import words
+from tunix_core.envs.local import is_async
+from tunix_core.errors import raised_at, words
+from tunix_core.profiling.holding import ADVICE
 from tunix_core.specs import EnvSpec, Timeouts, load_target
 from tunix_core.tools.threads import run_aside
 from tunix_core.types import Message, Opening, Split, StepResult, Task, ToolCall
@@ -91,11 +94,23 @@ class _Check:
         self.max_steps = max_steps or (self.spec.max_turns if self.spec else 16)
         self.timeouts = self.spec.timeouts if self.spec else Timeouts()
         self.doing: tuple[str, float] | None = None  # what to say when it isn't over, and when that is to be said
+        self.raised_in = ""  # the first call that did
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.is_async = issubclass(self.cls, BaseTaskEnv) and is_async(self.cls)
 
     def is_in_time(self) -> None:
         """Raises AssertionError when a call has taken longer than it may."""
         doing = self.doing
-        assert doing is None or monotonic() < doing[1], doing[0]
+        if doing is not None and monotonic() >= doing[1]:
+            raise AssertionError(doing[0] + (f"; {ADVICE}" if self.holds_the_loop() else ""))
+
+    def holds_the_loop(self) -> bool:
+        """Whether an `async` call blocks, which a run can't await: nothing else moves meanwhile."""
+        if not self.is_async or self.loop is None:
+            return False
+        moved = Event()
+        self.loop.call_soon_threadsafe(moved.set)
+        return not moved.wait(LOOK_S)
 
     @contextmanager
     def within(self, limit: str, what: str, where: str) -> Iterator[None]:
@@ -104,17 +119,23 @@ class _Check:
         self.doing = (f"{where}: {what} took longer than {seconds:g} s (timeouts.{limit})", monotonic() + seconds)
         try:
             yield
+        except BaseException:
+            self.raised_in = self.raised_in or what  # closing what raised may raise as well
+            raise
         finally:
             self.doing = None
 
     async def settle(self, played: Future[None], tasks: Any, n: int, split: Split, seed: int) -> None:
         """Checks it, and tells so."""
+        self.loop = asyncio.get_running_loop()
         try:
             await self.run(tasks, n, split, seed)
             played.set_result(None)
         except BaseException as error:  # noqa: BLE001 - a thread's boundary: what is raised belongs to the caller
             named = isinstance(error, AssertionError)
-            played.set_exception(error if named else AssertionError(f"{self.name}: {words(error)}"))
+            played.set_exception(
+                error if named else AssertionError(f"{self.name}: {words(error)}{raised_at(error.__traceback__)}")
+            )
 
     async def run(self, tasks: Any, n: int, split: Split, seed: int) -> None:
         chosen = _first(self.source(split, seed) if tasks is None else tasks, n)
@@ -148,7 +169,8 @@ class _Check:
         except AssertionError:
             raise
         except BaseException as error:
-            raise AssertionError(f"{where}: {words(error)}") from error
+            where = f"{where}, {self.raised_in}" if self.raised_in else where
+            raise AssertionError(f"{where}: {_told(error)}") from error
         assert alone == together, (
             f"{where}: the same seed gave another episode beside a second object:\n  {alone}\n  {together}"
         )
@@ -216,6 +238,10 @@ class _Check:
     def build(self, task: Task, where: str) -> BaseTaskEnv:
         with self.within("reset_s", "its constructor", where):
             return build(self.cls, task, self.max_steps, self.options)
+
+
+def _told(error: BaseException) -> str:
+    return f"{words(error)}{raised_at(error.__traceback__)}"
 
 
 async def _value(value: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -189,6 +191,65 @@ def test_a_call_that_takes_longer_than_it_may_is_named(where: str, monkeypatch: 
     with pytest.raises(AssertionError, match=rf"{what} took longer than 0\.02 s \(timeouts\.{option}\)"):
         check_env(spec, TASKS)
     gate.set()
+
+
+class Blocks(Good):
+    """Blocks the event loop, where it should await."""
+
+    async def _initial_observation(self) -> Any:
+        return "x"
+
+    async def _step_impl(self, action: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        Hangs.gate.wait(30)
+
+
+class Awaits(Blocks):
+    async def _step_impl(self, action: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("cls", "blocks"), [(Blocks, True), (Awaits, False), (Hangs, False)])
+def test_an_async_call_that_blocks_is_told_from_one_that_waits(
+    cls: type, blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(Hangs, "gate", gate)
+    spec = replace(ECHO, target=f"{__name__}:{cls.__name__}", options={}, timeouts=Timeouts(step_s=0.02))
+    with pytest.raises(AssertionError, match="step took longer than") as caught:
+        check_env(spec, TASKS)
+    gate.set()
+    assert ("held the event loop up" in str(caught.value)) == blocks
+
+
+class Exits(Good):
+    def _step_impl(self, action: str) -> Any:
+        raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    ("cls", "why"),
+    [(Exits, r"task 't0', step: SystemExit: 0"), (FailingClose, r"task 't0', close: RuntimeError: nothing to close")],
+)
+def test_what_a_call_raises_is_told_with_the_call_and_the_line(cls: Any, why: str) -> None:
+    with pytest.raises(AssertionError, match=rf"{cls.__name__}, {why} \(test_check_env\.py:\d+\)"):
+        check_env(cls, TASKS)
+
+
+def test_what_an_environment_leaves_behind_keeps_nobody_waiting() -> None:
+    class Leaves(Good):
+        async def _step_impl(self, action: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+            self.left = asyncio.ensure_future(stubborn())
+            return StepResult("on", 0.5, self.step_count == 2)
+
+    gone = threading.Event()
+
+    async def stubborn() -> None:
+        while not gone.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    check_env(Leaves, TASKS)
+    gone.set()
 
 
 def test_overlapping_splits_and_shared_ids_are_found() -> None:
