@@ -61,6 +61,7 @@ class Worker:
     Attributes:
         pending: a question has no answer yet, or none that could be made out.
         failed: an answer was an error.
+        ready: it is there, and has imported the environment.
     """
 
     def __init__(self, python: str = "") -> None:
@@ -73,15 +74,23 @@ class Worker:
             )
         self._program, self._killed = program[0], False
         self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self.pending = self.failed = False
+        self.pending = self.failed = self.ready = False
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    async def load(self, **fields: Any) -> None:
+        """Has the process be there, and import an environment. Raises EnvError as `open`."""
+        await self._first("load", fields)
+        self.ready = True
+
     async def open(self, **fields: Any) -> None:
         """Has an environment built. Raises EnvError as `ask`; of kind "env_contract" for another tunix-core there."""
-        answer = await self._answer({"op": "open", "form": FORM, **fields})
+        await self._first("open", fields)
+
+    async def _first(self, op: str, fields: Mapping[str, Any]) -> None:
+        answer = await self._answer({"op": op, "form": FORM, **fields})
         check_form(answer, self._program, f"Install there what runs here: {self._program} -m pip install {_CORE}")
         self._value(answer)
 
@@ -206,6 +215,8 @@ class ProcessCell:
     async def open(self) -> None:
         self._worker = worker = await self._workers.lease()
         fields = {name: getattr(self._recipe, name) for name in Recipe.__slots__}
+        if not worker.ready:  # which takes a time of its own, however short the environment's is
+            await self._bounded(worker.load(**fields), "open", self._limits.start)
         await self._bounded(worker.open(**fields), "open", self._limits.reset)
 
     async def reset(self, seed: int) -> Opening:

@@ -14,6 +14,7 @@ from tunix_core.profiling.holding import ADVICE
 from tunix_core.specs import Timeouts
 
 GRACE_S = 1.0  # for cancelled work to end
+START_S = 300.0  # for a process to be there, with what the environment imports: many may start at once
 OVERDUE: Any = object()  # what a waiter is given when its time is over
 
 
@@ -103,6 +104,7 @@ class Limit:
 class Limits:
     """The bounds of one suite's environments."""
 
+    start: Limit
     reset: Limit
     step: Limit
     close: Limit
@@ -110,11 +112,12 @@ class Limits:
     @classmethod
     def of(cls, timeouts: Timeouts) -> Limits:
         names = ("reset", "step", "close")
-        return cls(*(Limit(getattr(timeouts, f"{name}_s"), f"timeouts.{name}_s") for name in names))
+        own = (Limit(getattr(timeouts, f"{name}_s"), f"timeouts.{name}_s") for name in names)
+        return cls(Limit(START_S, "the start of its process"), *own)
 
     def end(self) -> None:
         """Nobody waits any more."""
-        for limit in (self.reset, self.step, self.close):
+        for limit in (self.start, self.reset, self.step, self.close):
             limit.close()
 
 

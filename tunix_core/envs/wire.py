@@ -3,14 +3,15 @@
 A frame is four bytes of length, big-endian, and that many bytes of UTF-8 JSON, an object; at most
 `FRAME_BYTES`, in both directions. One side asks, the other answers, one question at a time, over any stream:
 
+    {"op": "load", "form", "module", "attr", "file"}         -> {"form", "value": null}     once, at first
     {"op": "open", "form", "module", "attr", "file", "task", "max_steps", "options"} -> {"form", "value": null}
     {"op": "reset", "seed"}  -> {"value": opening}
     {"op": "step", "action"} -> {"value": step result}
     {"op": "close"}          -> {"value": null}          each may instead be answered by {"error": failure}
 
-Since the two sides may have tunix-core from different places, "form" tells `FORM`: in the question "open" and in
-its answer, which is {"form", "error": failure} where it fails. Each side looks at the other's before it makes
-anything of the rest. Whoever changes what is said here raises `FORM`, and leaves frames and "form" as they are.
+Since the two sides may have tunix-core from different places, "form" tells `FORM`: in the questions "load" and "open",
+and in their answers, of which one is {"form", "error": failure} where it fails. Each side looks at the other's before
+it makes anything of the rest. Whoever changes what is said here raises `FORM`, and leaves frames and "form" as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from tunix_core.envs.base import broken
 from tunix_core.types import Failure, Message, Opening, StepResult, TextPart, ToolCall
 
-FORM = 1
+FORM = 2
 FRAME_BYTES = 64 << 20  # of a frame's JSON: far above any episode's, far below what a machine has
 _LENGTH = struct.Struct(">I")
 _NO_FRAME = "what came over the stream between the trainer and an environment's process is no frame"

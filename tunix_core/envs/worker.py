@@ -81,21 +81,24 @@ class Server:
     def answer(self, request: Mapping[str, Any]) -> bytes:
         """The frame of a value or an error: whatever the environment raises, and what of it no frame can hold."""
         op = request["op"]
-        form = {"form": FORM} if op == "open" else {}
+        form = {"form": FORM} if op in ("load", "open") else {}
         try:
-            with boundary(f"env.{op}", EnvError):
+            with boundary(_boundary(op), EnvError):
                 return to_frame({**form, "value": self._do(op, request)})
         except EpisodeError as error:
             failure = failure_of(error)
         except BaseException as error:  # noqa: BLE001 - SystemExit in an environment must not end the process
-            failure = replace(failure_of(EnvError(f"{type(error).__name__}: {error}")), boundary=f"env.{op}")
+            failure = replace(failure_of(EnvError(f"{type(error).__name__}: {error}")), boundary=_boundary(op))
         return to_frame({**form, "error": failure_to_json(failure)})
 
     def _do(self, op: str, request: Mapping[str, Any]) -> Any:
-        if op == "open":
+        if op in ("load", "open"):
             check_form(request, "the trainer", _REMEDY)
-            self._forget_calls()
             cls = load_class(request["module"], request["attr"], request["file"])
+        if op == "load":
+            return None
+        if op == "open":
+            self._forget_calls()
             self._env = build(cls, Task.from_json(request["task"]), request["max_steps"], request["options"])
             return None
         env, self._env = self._env, None if op == "close" else self._env
@@ -120,6 +123,10 @@ class Server:
         if self._caller is not None:
             self._caller.end()
             self._caller = None
+
+
+def _boundary(op: str) -> str:
+    return "env.open" if op == "load" else f"env.{op}"
 
 
 def load_class(module: str, attr: str, file: str | None) -> Any:

@@ -16,6 +16,7 @@ import pytest
 
 from tunix_core.contracts import EnvOpener
 from tunix_core.envs import wire
+from tunix_core.envs.process import Worker
 from tunix_core.errors import EnvError, EpisodeError, failure_of
 from tunix_core.types import Message, Task, ToolCall
 
@@ -58,6 +59,21 @@ async def until(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("it did not come to pass within 10 s")
+
+
+def test_the_start_of_a_process_has_a_time_of_its_own(
+    suite: Suite, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(worker: Worker, **fields: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def main(opener: EnvOpener) -> None:
+        with pytest.raises(EnvError, match=r"env\.open \(the start of its process\) took longer than 0\.02 s"):
+            await play(opener, task)
+
+    monkeypatch.setattr("tunix_core.envs.waiting.START_S", 0.02)
+    monkeypatch.setattr(Worker, "load", never)
+    run(lambda: suite("Probe", isolation="process"), main)
 
 
 def test_twenty_episodes_share_one_process_of_another_group(suite: Suite, task: Task, tmp_path: Path) -> None:
