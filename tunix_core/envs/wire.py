@@ -9,8 +9,8 @@ A frame is four bytes of length, big-endian, and that many bytes of UTF-8 JSON, 
     {"op": "step", "action"} -> {"value": step result}
     {"op": "close"}          -> {"value": null}          each may instead be answered by {"error": failure}
 
-The two sides may have tunix-core from different places: "form" tells `FORM`, in the questions "load" and "open",
-and in their answers, of which one is {"form", "error": failure} where it fails. Each side looks at the other's before it
+The two sides may have tunix-core from different places: "form" tells `FORM`, in the questions "load" and "open", and
+in their answers, of which one is {"form", "error": failure} where it fails. Each side looks at the other's before it
 makes anything of the rest. Whoever changes what is said here raises `FORM`, and leaves frames and "form" as they are.
 """
 
