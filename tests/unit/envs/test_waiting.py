@@ -8,7 +8,7 @@ import pytest
 
 from tunix_core.envs.waiting import Limit, Tally, bounded
 from tunix_core.errors import EnvError
-from tunix_core.testing.clock import run
+from tunix_core.testing.clock import JumpingLoop, run
 
 
 def test_each_call_has_its_own_time_on_the_shared_timer() -> None:
@@ -28,6 +28,23 @@ def test_each_call_has_its_own_time_on_the_shared_timer() -> None:
 
     run(main())
     assert ended == {"b": 3.0, "d": 3.0, "a too late": 5.0, "c too late": 7.0, "e": 10.0}
+
+
+@pytest.mark.parametrize(("takes_s", "ends_at", "in_time"), [(3, 8.0, True), (10, 10.0, True), (30, 11.0, False)])
+def test_who_waits_while_another_holds_the_loop_up_does_not_pay_for_it(
+    takes_s: float, ends_at: float, in_time: bool
+) -> None:
+    async def main() -> tuple[float, bool]:
+        limit, loop = Limit(5.0, "timeouts.step_s"), asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        loop.call_later(2, loop.jump, 6.0)  # as code that blocks does: it is due at 5, and told at 8
+        try:
+            await bounded(asyncio.ensure_future(asyncio.sleep(takes_s)), limit, "env.step", Tally())
+        except EnvError:
+            return loop.time(), False
+        return loop.time(), True
+
+    assert run(main()) == (ends_at, in_time)
 
 
 def test_a_limit_that_is_closed_leaves_no_timer() -> None:
