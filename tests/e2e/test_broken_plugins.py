@@ -135,7 +135,9 @@ def test_a_run_that_names_one_of_them_ends_with_its_error(site: Path, tmp_path: 
     assert ended.returncode == 2
     chatter, told = ended.stderr.splitlines()
     assert chatter == "chatter"
-    assert told.startswith(f"error: '{id}' can't be used, since {name} 1.0 is ") and EXPECTED[name][2] in told
+    status, phase, says = EXPECTED[name]
+    state = f"failed ({phase})" if status == "failed" else f"is {status}"
+    assert told.startswith(f"error: '{id}' can't be used, since {name} 1.0 {state}: ") and says in told
 
 
 def test_a_conflict_is_over_when_one_side_is_left_out(site: Path) -> None:

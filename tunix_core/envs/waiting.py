@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunix_core.errors import EnvError
-from tunix_core.profiling.holding import ADVICE
+from tunix_core.profiling.holding import ADVICE, held_s
 from tunix_core.specs import Timeouts
 
 GRACE_S = 1.0  # for cancelled work to end
-LATE_S = 0.1  # of the loop, that is more than a busy one's
 START_S = 300.0  # for a process to be there, with what the environment imports: many may start at once
 OVERDUE: Any = object()  # what a waiter is given when its time is over
 
@@ -47,7 +46,6 @@ class Limit:
         self.seconds, self.option = seconds, option
         self._due: OrderedDict[asyncio.Future[Any], float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
-        self._at = 0.0  # when the timer is due
 
     async def settled(self, work: asyncio.Future[Any]) -> None:
         """Returns when `work` is done, or when its time is over."""
@@ -71,9 +69,9 @@ class Limit:
     def watch(self, waiter: asyncio.Future[Any]) -> None:
         """Gives it OVERDUE when its time is over; until `forget`."""
         loop = waiter.get_loop()
-        self._due[waiter] = loop.time() + self.seconds
+        self._due[waiter] = _time(loop) + self.seconds
         if self._timer is None:
-            self._look_at(loop, self._due[waiter])
+            self._timer = loop.call_later(self.seconds, self._look, loop)
 
     def forget(self, waiter: asyncio.Future[Any]) -> None:
         self._due.pop(waiter, None)
@@ -89,24 +87,23 @@ class Limit:
             self._timer.cancel()
             self._timer = None
 
-    def _look_at(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
-        self._at, self._timer = due, loop.call_at(due, self._look, loop)
-
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wakes those whose time is over, and comes again for the next."""
         self._timer = None
-        now = loop.time()
-        late = min(now - self._at, self.seconds)
-        if late > LATE_S:  # somebody held the loop up: whoever waits meanwhile does not pay for that
-            self._due = OrderedDict((waiter, max(due, now) + late) for waiter, due in self._due.items())
         while self._due:
             waiter, due = next(iter(self._due.items()))
-            if due > loop.time():
-                self._look_at(loop, due)
+            left_s = due - _time(loop)
+            if left_s > 0:
+                self._timer = loop.call_later(left_s, self._look, loop)
                 return
             del self._due[waiter]
             if not waiter.done():
                 waiter.set_result(OVERDUE)
+
+
+def _time(loop: asyncio.AbstractEventLoop) -> float:
+    """Seconds, without those in which somebody held the loop up: nobody else pays for that."""
+    return loop.time() - held_s()
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class PluginRecord:
     def complaint(self) -> str:
         """Why it cannot be used, in one line."""
         if self.status == "failed":
-            return f"{self.title} can't be used ({self.phase}): {self.error}"
+            return f"{self.title} failed ({self.phase}): {self.error}"
         return f"{self.title} is {self.status}: {self.error}"
 
 

@@ -7,6 +7,7 @@ reaches it: Python runs its handler in the loop's thread, in the midst of whatev
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -18,23 +19,52 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 SIGNAL = signal.SIGURG  # nobody else's, and ignored where nobody listens
 ADVICE = "it held the event loop up: what blocks belongs in a `def`, which runs in a thread, or in a process"
+GRACE_S = 1.0  # for what was cut off to leave
+# Where they are cut off, their locks may be left held: later, then.
+FRAGILE = frozenset({logging.__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"})
 _bounded: set[CodeType] = set()
 
 
 class Bound:
-    """The time of one call on the event loop.
+    """The time of one call on the event loop: it may hold the loop up for as long, and no longer.
 
     Attributes:
-        cut: whether the call was cut off, since it held the loop up when its time was over.
+        cut: whether the call was cut off.
     """
 
-    __slots__ = ("_due", "cut")
+    __slots__ = ("_hold", "_seconds", "_since", "cut")
 
     def __init__(self, seconds: float) -> None:
-        self._due, self.cut = monotonic() + seconds, False
+        self._seconds, self.cut = seconds, False
+        self._hold, self._since = -1, 0.0
 
-    def is_over(self) -> bool:
-        return monotonic() >= self._due
+    def is_over(self, hold: int, now: float) -> bool:
+        """Whether it has held the loop up for its time, from when it was first found to do so in this hold."""
+        if hold != self._hold:
+            self._hold, self._since = hold, now
+        return now - self._since >= self._seconds
+
+    def cut_off(self, now: float) -> None:
+        """It is told to end now, and has a moment for that."""
+        self.cut, self._since, self._seconds = True, now, GRACE_S
+
+
+class _Holds:
+    """The holds of the loop so far."""
+
+    number = 0
+    seconds = 0.0
+
+
+def held_s() -> float:
+    """How long the loop has been held up, in all: to whoever waits meanwhile that is no time."""
+    return _Holds.seconds
+
+
+def add_hold(seconds: float) -> None:
+    """A hold has ended."""
+    _Holds.number += 1
+    _Holds.seconds += seconds
 
 
 def bounded(function: F) -> F:
@@ -45,8 +75,9 @@ def bounded(function: F) -> F:
 
 @contextmanager
 def cutting() -> Iterator[Callable[[], None]]:
-    """Inside, what is given cuts off the call that the loop is in, if its time is over: asyncio.CancelledError is
-    raised in it. From any thread; enter this in the loop's, which must be the main one: elsewhere nothing is cut."""
+    """Inside, what is given cuts off the call that the loop is in, if it has held the loop up for its time:
+    asyncio.CancelledError is raised in it. To be called again and again during a hold, from any thread. Enter this in
+    the loop's, which must be the main one: elsewhere nothing is cut."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -54,13 +85,15 @@ def cutting() -> Iterator[Callable[[], None]]:
     try:
         yield lambda: signal.pthread_kill(own, SIGNAL)
     finally:
-        signal.signal(SIGNAL, before)
+        signal.signal(SIGNAL, before or signal.SIG_DFL)  # None: it was none of Python's
 
 
 def _cut_off(_: int, frame: FrameType | None) -> None:
     while frame is not None and frame.f_code not in _bounded:
+        if frame.f_code.co_filename in FRAGILE:
+            return
         frame = frame.f_back
-    bound = frame and frame.f_locals.get("bound")
-    if bound and bound.is_over():
-        bound.cut = True
+    bound, now = frame and frame.f_locals.get("bound"), monotonic()
+    if bound and bound.is_over(_Holds.number, now):
+        bound.cut_off(now)
         raise asyncio.CancelledError

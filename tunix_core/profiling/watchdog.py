@@ -17,11 +17,13 @@ from collections import deque
 from collections.abc import Callable
 from types import FrameType
 
+from tunix_core.profiling.holding import add_hold
 from tunix_core.profiling.recorder import note
 
 log = logging.getLogger(__name__)
 LIMIT_S = 0.25
 BEAT_S = 0.02
+HOLD_S = 0.1  # a lag that is more than a busy loop's
 KEPT = 4096  # lags between two calls of `statistics`
 SHOWN = 8  # innermost frames of a culprit
 CULPRITS = 20  # told apart; a machine that is overloaded stops anywhere
@@ -79,6 +81,8 @@ class Watchdog:
         lag = max(0.0, now - self._due)
         # Whoever became ready later in a long hold waited for its rest: so did each beat that was left out.
         self._lags.extend(lag - missed * BEAT_S for missed in range(int(lag / BEAT_S) + 1))
+        if lag > HOLD_S:
+            add_hold(lag)
         if lag > self._limit_s:
             note("loop.late", lag)
         self._due = now + BEAT_S

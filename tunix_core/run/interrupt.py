@@ -32,7 +32,7 @@ class Interrupt:
 
     def __exit__(self, *_: object) -> None:
         if self._listens:
-            signal.signal(signal.SIGINT, self._before)
+            signal.signal(signal.SIGINT, self._before or signal.SIG_DFL)  # None: it was none of Python's
 
     @property
     def asked(self) -> bool:

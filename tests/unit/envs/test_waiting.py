@@ -8,6 +8,7 @@ import pytest
 
 from tunix_core.envs.waiting import Limit, Tally, bounded
 from tunix_core.errors import EnvError
+from tunix_core.profiling import Watchdog
 from tunix_core.testing.clock import JumpingLoop, run
 
 
@@ -31,20 +32,27 @@ def test_each_call_has_its_own_time_on_the_shared_timer() -> None:
 
 
 @pytest.mark.parametrize(("takes_s", "ends_at", "in_time"), [(3, 8.0, True), (10, 10.0, True), (30, 11.0, False)])
+@pytest.mark.parametrize("begins_s", [1, 2])
 def test_who_waits_while_another_holds_the_loop_up_does_not_pay_for_it(
-    takes_s: float, ends_at: float, in_time: bool
+    takes_s: float, ends_at: float, in_time: bool, begins_s: int
 ) -> None:
     async def main() -> tuple[float, bool]:
         limit, loop = Limit(5.0, "timeouts.step_s"), asyncio.get_running_loop()
         assert isinstance(loop, JumpingLoop)
-        loop.call_later(2, loop.jump, 6.0)  # as code that blocks does: it is due at 5, and told at 8
+        dog = Watchdog(clock=loop.time)
+        dog.start()
+        loop.call_later(begins_s, loop.jump, 6.0)  # as code that blocks does
         try:
             await bounded(asyncio.ensure_future(asyncio.sleep(takes_s)), limit, "env.step", Tally())
         except EnvError:
             return loop.time(), False
+        finally:
+            dog.stop()
         return loop.time(), True
 
-    assert run(main()) == (ends_at, in_time)
+    ended_at, ended_in_time = run(main())
+    assert ended_in_time == in_time
+    assert ended_at == pytest.approx(ends_at if begins_s == 2 or takes_s != 3 else 7.0, abs=0.05)
 
 
 def test_a_limit_that_is_closed_leaves_no_timer() -> None:

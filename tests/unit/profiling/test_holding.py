@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ from tunix_core.envs.caller import Caller
 from tunix_core.envs.waiting import Limit, Tally
 from tunix_core.errors import EnvError
 from tunix_core.profiling import Watchdog
-from tunix_core.profiling.holding import SIGNAL, cutting
+from tunix_core.profiling.holding import SIGNAL, Bound, cutting
 from tunix_core.rewards.threads import call_on_loop
 
 left: list[str] = []
@@ -33,6 +34,7 @@ async def swallows() -> str:
     try:
         return await blocks()
     except asyncio.CancelledError:
+        signal.raise_signal(SIGNAL)  # it has a moment to leave
         return "what nobody waits for"
 
 
@@ -116,3 +118,32 @@ def test_the_watchdog_ends_one_that_blocks_for_ever(loop: str) -> None:
 
     with cutting() as cut, asyncio.Runner(loop_factory=uvloop.new_event_loop if uvloop else None) as runner:
         runner.run(main())
+
+
+def test_who_is_found_in_anothers_hold_is_left_alone_until_it_holds_as_long_itself() -> None:
+    one, other = Bound(1.0), Bound(1.0)
+    assert not one.is_over(7, 100.0) and not one.is_over(7, 100.9)
+    assert one.is_over(7, 101.0)
+    assert not other.is_over(7, 101.1) and not other.is_over(7, 102.0), "it was first found at 101.1"
+    assert not one.is_over(8, 103.0), "another hold: it had let go between the two"
+
+
+def test_what_was_cut_off_has_a_moment_to_leave() -> None:
+    bound = Bound(0.0)
+    assert bound.is_over(0, 5.0)
+    bound.cut_off(5.0)
+    assert bound.cut and not bound.is_over(0, 5.9) and bound.is_over(0, 6.0)
+
+
+def test_nothing_is_cut_off_where_it_holds_a_lock_of_the_logging_module() -> None:
+    class Pressed(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            signal.raise_signal(SIGNAL)
+
+    async def logs() -> str:
+        log.info("hello")
+        return "logged"
+
+    log, handler = logging.Logger("own", logging.INFO), Pressed()
+    log.addHandler(handler)
+    assert called(logs, 0.0) == "logged"

@@ -131,7 +131,7 @@ def test_the_split_and_seed_that_were_asked_for_are_played(plugin: Path, capsys:
 
 def test_what_can_not_be_used_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", "games/frozen-lake", "-p", "nowhere.py") == 2
-    assert "nowhere.py can't be used (find): there is no file" in capsys.readouterr().err
+    assert "nowhere.py failed (find): there is no file" in capsys.readouterr().err
     assert run("check", "games/frozen-lake", "-o", "siz=3") == 2
     assert "Did you mean 'size'?" in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ from tunix_core.run.interrupt import Interrupt
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in a worker of pytest's
     yield
     signal.signal(signal.SIGINT, before)
 
