@@ -14,6 +14,7 @@ from tunix_core.profiling.holding import ADVICE, held_s
 from tunix_core.specs import Timeouts
 
 GRACE_S = 1.0  # for cancelled work to end
+CLOCK_S = 0.001  # no timer is finer: less than that is no time left, or a rounding error would be waited for, for ever
 START_S = 300.0  # for a process to be there, with what the environment imports: many may start at once
 OVERDUE: Any = object()  # what a waiter is given when its time is over
 
@@ -93,7 +94,7 @@ class Limit:
         while self._due:
             waiter, due = next(iter(self._due.items()))
             left_s = due - _time(loop)
-            if left_s > 0:
+            if left_s > CLOCK_S:
                 self._timer = loop.call_later(left_s, self._look, loop)
                 return
             del self._due[waiter]
