@@ -6,12 +6,13 @@ import asyncio
 import gc
 import sys
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
+from tunix_core.contracts import EnvOpener
 from tunix_core.envs import BaseTaskEnv
 from tunix_core.envs.caller import Caller
 from tunix_core.envs.waiting import Limit, Tally
@@ -19,43 +20,18 @@ from tunix_core.errors import EnvError
 from tunix_core.profiling import recording, span
 from tunix_core.specs import EnvSpec
 from tunix_core.testing.echo import ECHO
-from tunix_core.types import Message, StepResult, Task
+from tunix_core.types import Message, Task
 
-USER: ContextVar[str] = ContextVar("user", default="nobody")
 HELLO = Message.of("assistant", "hello")
-
-
-class Session(BaseTaskEnv):
-    """Opens in `reset` what only the same task may close in `close`, as clients of servers do."""
-
-    async def _initial_observation(self) -> str:
-        self.group = await asyncio.TaskGroup().__aenter__()
-        self.serving = self.group.create_task(asyncio.Event().wait())
-        self.task_of_reset = asyncio.current_task()
-        USER.set("ada")
-        return "open"
-
-    async def _step_impl(self, action: str) -> Any:
-        assert asyncio.current_task() is self.task_of_reset
-        with span("session.ask"):
-            await asyncio.sleep(0)
-        return StepResult(USER.get(), 1.0, self.step_count == 2)
-
-    async def _close(self) -> None:
-        assert asyncio.current_task() is self.task_of_reset
-        self.serving.cancel()
-        await self.group.__aexit__(None, None, None)
 
 
 def spec_of(cls: type) -> EnvSpec:
     return EnvSpec("test/session", f"{__name__}:{cls.__name__}", ECHO.tasks, max_turns=4)
 
 
-def test_what_one_call_opens_another_closes_and_sees() -> None:
-    from tunix_core.envs.opener import make_opener
-
+def test_what_one_call_opens_another_closes_and_sees(suite: Callable[..., EnvOpener]) -> None:
     async def main() -> None:
-        opener = make_opener(spec_of(Session), lambda target: Session)
+        opener = suite("Session")
         env = await opener.open(Task("t"))
         await env.reset(1)
         assert [m.text for m in (await env.step(HELLO)).observation] == ["ada"]
