@@ -129,11 +129,11 @@ def _products(policy: Policy, slots: int) -> Callable[[], Any]:
 def _head(policy: Policy, slots: int, settings: Settings | None) -> Callable[[], Any]:
     """The product that gives logits, with a draw from them or only their maximum."""
     model: Any = policy.model
-    positions = jnp.arange(slots, dtype=jnp.int32)
+    variates = jnp.full((slots, 2), 0.5, jnp.float32)
 
     def both(params: Any, hidden: Any, how: Any) -> Any:
         logits = model.logits(params, hidden)
-        return draw(logits, positions, how) if how is not None else logits.T.max(axis=0)
+        return draw(logits, variates, how) if how is not None else logits.T.max(axis=0)
 
     program = jax.jit(both)
     hidden = jnp.ones((slots, model.config.width), jnp.float32)

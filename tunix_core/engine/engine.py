@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,8 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 WIDE_PREFILL = 128  # prompt tokens about which a prefill of several rows computes at once
 POOL_SHARE = 2  # tokens the prefix cache can hold, per token the slots can hold
-FIRST_PIECE = 64, 128  # positions, at least and at most; few pieces, for each is compiled
+FIRST_PIECE = 64, 128  # positions, at least and at most
+PIECES = 3  # where a whole cache can lie in so few, none longer than all before it: each is compiled
 
 
 def make_engine(
@@ -304,13 +306,20 @@ def sizes_of(config: EngineConfig, max_positions: int, *, deterministic: bool) -
 
 
 def pieces_of(length: int, chunk: int) -> tuple[int, ...]:
-    """How `length` positions, a multiple of `chunk`, lie: half of them, within the bounds of FIRST_PIECE, and then each
-    piece as long as all before it."""
+    """How `length` positions, a multiple of `chunk`, lie: half of them, within the bounds of FIRST_PIECE; then what is
+    there grows by the same factor with each piece, at most twofold."""
     least, most = FIRST_PIECE
-    pieces = [min(length, -(-min(most, max(least, length // 2)) // chunk) * chunk)]
+    first = min(length, _whole(min(most, max(least, length // 2)), chunk))
+    factor = min(2.0, (length / first) ** (1 / (PIECES - 1)))
+    pieces = [first]
     while (there := sum(pieces)) < length:
-        pieces.append(min(there, length - there))
+        pieces.append(min(length, _whole(there * factor, chunk)) - there)
     return tuple(pieces)
+
+
+def _whole(positions: float, chunk: int) -> int:
+    """So many, up to whole chunks."""
+    return math.ceil(positions / chunk) * chunk
 
 
 def _caused(error: BaseException) -> EngineError:

@@ -53,8 +53,8 @@ class Drawn(NamedTuple):
     full_logprob: Array
 
 
-def draw(logits: Array, positions: Array, settings: Settings) -> Drawn:
-    """float32 [S, V] and the absolute position int32 [S] of the token to be drawn -> a token per slot.
+def draw(logits: Array, variates: Array, settings: Settings) -> Drawn:
+    """float32 [S, V] and what `uniform` gives for the token to be drawn, [S, 2] -> a token per slot.
 
     Inverts the distribution function in two steps, a block of tokens and then a token of it, each with a variate
     of its own.
@@ -77,7 +77,7 @@ def draw(logits: Array, positions: Array, settings: Settings) -> Drawn:
     masses = jnp.where(weights >= floor, weights, 0.0).sum(axis=1)
     whole = weights.sum(axis=1).sum(axis=0)
 
-    first, second = uniform(settings.seed, positions).T
+    first, second = variates.T
     block = jnp.where(greedy, _first(peaks == best), _invert(masses, first))
     inside = jnp.take_along_axis(scaled, block[None, None], axis=0)[0]
     among = jnp.exp(inside - best)
@@ -90,9 +90,10 @@ def draw(logits: Array, positions: Array, settings: Settings) -> Drawn:
 
 
 def uniform(seed: Array, positions: Array) -> Array:
-    """Two variates in [0, 1) for each slot, float32 [S, 2]: a function of its seed [S, 2] and position [S] alone."""
+    """Two variates in [0, 1) for each slot and each of K positions, float32 [K, S, 2]: a function of the slot's seed
+    [S, 2] and the absolute position [K, S] of the token to be drawn, and of nothing else."""
     counts = jnp.stack([positions, jnp.zeros_like(positions)], axis=-1).astype(jnp.uint32)
-    bits = jax.vmap(threefry_2x32)(seed, counts)
+    bits = jax.vmap(jax.vmap(threefry_2x32), (None, 0))(seed, counts)
     return (bits >> (32 - FRACTION_BITS)).astype(jnp.float32) * 2.0**-FRACTION_BITS
 
 

@@ -20,7 +20,7 @@ from jax import lax
 
 from tunix_core.contracts import Cache, Model, Params
 from tunix_core.engine.layout import Layout
-from tunix_core.engine.sampling import Settings, draw
+from tunix_core.engine.sampling import Settings, draw, uniform
 from tunix_core.errors import EngineError
 
 Array = jax.Array
@@ -151,6 +151,7 @@ def decode(
     """Up to K steps for all slots, ending early when none has tokens left to draw."""
 
     first = jnp.where(live.remaining > 0, live.position, sizes.length)
+    variates = uniform(slotwise.settings.seed, live.position + 1 + jnp.arange(sizes.steps)[:, None])
 
     def some_left(state: State) -> Array:
         return (state[0] < sizes.steps) & (state[1].remaining > 0).any()
@@ -159,7 +160,7 @@ def decode(
         index, live, fresh, out = state
         active = live.remaining > 0
         hidden, fresh = model.decode(params, live.token, first + index, cache, fresh, index)
-        drawn = draw(model.logits(params, hidden), live.position + 1, slotwise.settings)
+        drawn = draw(model.logits(params, hidden), variates[index], slotwise.settings)
         stopped = (drawn.token[:, None] == slotwise.stops).any(axis=-1)
         row = jnp.stack([jnp.where(active, drawn.token, NONE), _bits(drawn.logprob), _bits(drawn.full_logprob)])
         left = jnp.where(stopped, 0, live.remaining - 1)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from tunix_core.models.config import RopeScaling
 
@@ -14,12 +17,24 @@ Rotation = tuple[Array, Array]
 
 
 def rotary(positions: Array, head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Rotation:
-    """Cosine and sine of each position's angles: [S, T] -> two float32 [S, T, 1, head_dim / 2]."""
+    """Cosine and sine of each position's angles, positions >= 0: [S, T] -> two float32 [S, T, 1, head_dim / 2]."""
     rates, longer = frequencies(head_dim, theta), scaling.attention_factor if scaling else 1.0
     if scaling:
         rates = rates / slowdown(rates, theta, scaling)
-    angles = positions[:, :, None, None].astype(jnp.float32) * rates
-    return jnp.cos(angles) * longer, jnp.sin(angles) * longer
+
+    def turns(positions: Array) -> Rotation:
+        angles = positions[:, :, None, None].astype(jnp.float32) * rates
+        return jnp.cos(angles) * longer, jnp.sin(angles) * longer
+
+    return lax.platform_dependent(positions, cpu=partial(_once, turns), default=turns)
+
+
+def _once(turns: Callable[[Array], Rotation], positions: Array) -> Rotation:
+    """What `turns` gives, kept in memory. XLA's compiler for CPUs puts what it can into the loops that need it: sines
+    would be computed in each layer and for each head, a tenth of all that a small model computes. It leaves alone
+    what a branch gives; the other one, of negative positions, is never taken."""
+    shapes = jax.eval_shape(turns, positions)
+    return lax.cond(positions.max() >= 0, turns, lambda _: jax.tree.map(jnp.zeros_like, shapes), positions)
 
 
 def frequencies(head_dim: int, theta: float) -> Array:

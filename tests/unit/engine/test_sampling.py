@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from tunix_core.engine.sampling import Drawn, Settings, draw, uniform
 
 V = 37
-jitted = jax.jit(draw)
+
+
+@jax.jit
+def jitted(logits: jax.Array, positions: jax.Array, settings: Settings) -> Drawn:
+    return draw(logits, uniform(settings.seed, positions[None])[0], settings)
 
 
 class Case(NamedTuple):
@@ -64,13 +68,14 @@ def test_a_draw_depends_on_seed_and_position_not_on_the_slot_to_the_bit() -> Non
 def test_both_halves_of_the_seed_and_the_position_matter(half: int) -> None:
     seeds = np.full((3, 2), 5, np.uint32)
     seeds[1, half] += 1
-    variates = np.asarray(uniform(seeds, np.array([7, 7, 8], np.int32)))
-    assert len({row.tobytes() for row in variates}) == 3
+    variates = np.asarray(uniform(seeds, np.array([[7, 7, 8], [9, 9, 7]], np.int32)))
+    assert len({pair.tobytes() for pair in variates.reshape(-1, 2)}) == 5
+    np.testing.assert_array_equal(variates[0, 0], variates[1, 2])  # the same seed and position, in another slot
 
 
 def test_variates_are_uniform_and_independent() -> None:
     seeds = np.random.default_rng(2).integers(0, 2**32, (65536, 2), dtype=np.uint32)
-    variates = np.asarray(uniform(seeds, np.arange(65536, dtype=np.int32)))
+    variates = np.asarray(uniform(seeds, np.arange(65536, dtype=np.int32)[None]))[0]
     assert variates.min() >= 0 and variates.max() < 1
     cells, *_ = np.histogram2d(*variates.T, bins=16, range=[[0, 1], [0, 1]])
     assert ((cells - 256) ** 2 / 256).sum() < 255 + 4 * np.sqrt(2 * 255)
@@ -147,4 +152,4 @@ def test_without_truncation_both_log_probabilities_are_one_to_the_bit() -> None:
 
 def test_there_is_no_sort() -> None:
     c = case(4)
-    assert "stablehlo.sort" not in jax.jit(draw).lower(c.logits, c.positions, c.settings).as_text()
+    assert "stablehlo.sort" not in jitted.lower(c.logits, c.positions, c.settings).as_text()

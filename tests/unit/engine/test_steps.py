@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunix_core.engine.engine import pieces_of
+from tunix_core.engine.engine import PIECES, pieces_of
 from tunix_core.engine.layout import Layout
 from tunix_core.engine.sampling import Settings
 from tunix_core.engine.steps import NONE, Live, Programs, Sizes, Slotwise, compile_programs, length_axes
@@ -120,4 +120,4 @@ def test_a_cache_lies_in_few_pieces_of_whole_chunks_each_at_most_as_long_as_all_
     pieces = pieces_of(chunk * count, chunk)
     assert sum(pieces) == chunk * count and not any(piece % chunk for piece in pieces)
     assert all(piece <= sum(pieces[:i]) for i, piece in enumerate(pieces) if i)
-    assert len(pieces) <= 2 + max(0, math.log2(sum(pieces) / pieces[0]))
+    assert len(pieces) <= max(PIECES, 2 + math.log2(sum(pieces) / pieces[0]))

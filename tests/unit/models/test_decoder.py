@@ -191,6 +191,17 @@ def test_what_is_computed_again_changes_no_gradient() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-4), again(params), kept(params))
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_sines_of_rotary_positions_are_computed_once_for_all_layers(model, params, backward: bool) -> None:
+    ids, at, until = tokens(2, 16), positions(2, 16), np.full((2, 16), 16)
+
+    def loss(params: dict, at: Any) -> jax.Array:
+        return model.forward(params, ids, at, until).sum()
+
+    program = jax.jit(jax.grad(loss) if backward else loss).lower(params, at).compile().as_text()
+    assert CONFIG.layers > 1 and program.count(" cosine(") == program.count(" sine(") == 1
+
+
 def test_tied_embeddings_have_no_output_layer() -> None:
     tied = DecoderModel(DecoderConfig(11, 8, 1, 2, 1, 4, 8, 16, tie_embeddings=True))
     params = tied.init(0)
