@@ -28,6 +28,8 @@ Compiled = Callable[..., Any]
 Place = tuple[Any, Any]
 State = tuple[Any, Any, Any, Any]
 Progress = Callable[[str, int, int], None]
+# By platform. On CPUs another level of LLVM's takes a fifth more time to compile, and what it gives is no faster.
+COMPILER_OPTIONS: dict[str, dict[str, str | bool]] = {"cpu": {"xla_backend_optimization_level": "1"}}
 NONE = -1  # no token: an idle slot, or padding among stop tokens
 
 
@@ -132,7 +134,8 @@ def compile_programs(model: Model, params: Params, sizes: Sizes, layout: Layout,
 def _compiled(layout: Layout, program: Callable[..., Any], donated: int, arguments: tuple[Any, ...]) -> Compiled:
     """The program, compiled for those arguments; what it consumes lies afterwards as it did before."""
     results = layout.results(program, donated, arguments)
-    return jax.jit(program, donate_argnums=donated, out_shardings=results).lower(*arguments).compile()
+    lowered = jax.jit(program, donate_argnums=donated, out_shardings=results).lower(*arguments)
+    return lowered.compile(COMPILER_OPTIONS.get(jax.default_backend()))
 
 
 def cache_shapes(model: Model, sizes: Sizes) -> tuple[Cache, ...]:
