@@ -35,7 +35,7 @@ CLOSE_TIMEOUT_S = 30.0
 WIDE_PREFILL = 128  # prompt tokens about which a prefill of several rows computes at once
 POOL_SHARE = 2  # tokens the prefix cache can hold, per token the slots can hold
 FIRST_PIECE = 64, 128  # positions, at least and at most
-PIECES = 3  # where a whole cache can lie in so few, none longer than all before it: each is compiled
+PIECES = 3  # or more, where one would be longer than all before it: each is compiled
 
 
 def make_engine(

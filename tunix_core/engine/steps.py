@@ -154,6 +154,7 @@ def decode(
     """Up to K steps for all slots, ending early when none has tokens left to draw."""
 
     first = jnp.where(live.remaining > 0, live.position, sizes.length)
+    # For all steps at once: on a CPU it is a loop of many small operations, whatever their size.
     variates = uniform(slotwise.settings.seed, live.position + 1 + jnp.arange(sizes.steps)[:, None])
 
     def some_left(state: State) -> Array:
