@@ -181,15 +181,20 @@ def as_step_result(value: Any) -> StepResult:
     Raises:
         EnvError: kind "env_contract" for another type, or a reward that is not a finite number.
     """
+    if (
+        type(value) is StepResult
+        and type(value.info) is dict
+        and type(value.reward) is float
+        and math.isfinite(value.reward)
+        and type(value.terminated) is type(value.truncated) is bool
+    ):
+        return value  # most often
     if isinstance(value, tuple) and len(value) in (4, 5):
         value = StepResult(*value)
     if not isinstance(value, StepResult):
         raise broken(f"a step must give a StepResult or a 4- or 5-tuple, not {type(value).__name__}: {value!r:.200}")
-    if type(value.info) is not dict and not isinstance(value.info, Mapping):
+    if not isinstance(value.info, Mapping):
         raise broken(f"a step's info must be a mapping, not {type(value.info).__name__}: {value.info!r:.200}")
-    if type(value.reward) is float and type(value.terminated) is type(value.truncated) is bool:
-        as_number(value.reward, "a step's reward")
-        return value
     return replace_result(value, reward=as_number(value.reward, "a step's reward"))
 
 

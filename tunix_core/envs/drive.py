@@ -26,7 +26,7 @@ def build(cls: Any, task: Task, max_steps: int | None, options: Mapping[str, Any
     passes its keywords on may fix the number itself.
     """
     given = accepted(cls, options)
-    named = max_steps is not None and "max_steps" in _parameters(cls)
+    named = max_steps is not None and "max_steps" in _keywords(cls)[0]
     env = checked_env(cls(Payload(task), **({"max_steps": max_steps, **given} if named else given)))
     if max_steps is not None and not named and "max_steps" not in given:
         env.max_steps = max_steps
@@ -35,14 +35,15 @@ def build(cls: Any, task: Task, max_steps: int | None, options: Mapping[str, Any
 
 def accepted(fn: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `options` that `fn` takes."""
-    parameters = _parameters(getattr(fn, "__func__", fn))
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return {name: value for name, value in options.items() if takes_all or name in parameters}
+    names, takes_all = _keywords(getattr(fn, "__func__", fn))
+    return {name: value for name, value in options.items() if takes_all or name in names}
 
 
 @lru_cache(maxsize=256)
-def _parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(fn).parameters
+def _keywords(fn: Any) -> tuple[frozenset[str], bool]:
+    """The names of `fn`'s parameters, and whether it takes any other keyword."""
+    parameters = inspect.signature(fn).parameters
+    return frozenset(parameters), any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def checked_env(env: Any) -> BaseTaskEnv:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any
@@ -59,15 +59,15 @@ class LocalCell:
         if self._env is not None and is_async(type(self._env)):
             self._release()
 
-    async def reset(self, seed: int) -> Opening:
+    def reset(self, seed: int) -> Awaitable[Opening]:
         env = self._opened()
         on_loop = _on_loop(type(env), "reset", "_initial_observation")
-        return await self._call(partial(begin, env, seed), on_loop, self._limits.reset, "env.reset")
+        return self._call(partial(begin, env, seed), on_loop, self._limits.reset, "env.reset")
 
-    async def step(self, action: Message) -> StepResult:
+    def step(self, action: Message) -> Awaitable[StepResult]:
         env = self._opened()
         on_loop = _on_loop(type(env), "step", "_step_impl")
-        return await self._call(partial(advance, env, action), on_loop, self._limits.step, "env.step")
+        return self._call(partial(advance, env, action), on_loop, self._limits.step, "env.step")
 
     def close_at_once(self) -> bool:
         if self._lane is not None or (self._env is not None and _closes_itself(type(self._env))):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -103,8 +103,8 @@ class Cell(Protocol):
     """What holds one environment; every call is bounded in time."""
 
     async def open(self) -> None: ...
-    async def reset(self, seed: int) -> Opening: ...
-    async def step(self, action: Message) -> StepResult: ...
+    def reset(self, seed: int) -> Awaitable[Opening]: ...
+    def step(self, action: Message) -> Awaitable[StepResult]: ...
     def close_at_once(self) -> bool:
         """Closes it if nothing needs to be waited for; else False, and `close` is to be called."""
         ...

@@ -44,7 +44,7 @@ class Conversation:
         """Takes what the policy sampled, as it is; gives the message it says."""
         span = TokenSpan(completion.tokens, True, completion.logprobs, completion.versions, self.turn, self.branch)
         self._append(span)
-        self.sampled_tokens += len(span)
+        self.sampled_tokens += completion.tokens.size
         message = self._chat.parse(completion.tokens)
         self.messages.append(message)
         self.turn += 1
@@ -58,13 +58,13 @@ class Conversation:
         if rendering.keep < len(history):
             self.branch += 1
             self._ids = []
+            self._marks = [mark for mark in self._marks if mark[1] <= rendering.keep]
             self._append(TokenSpan.forced(history[: rendering.keep], turn=self.turn, branch=self.branch))
         self._append(TokenSpan.forced(rendering.tokens, turn=self.turn, branch=self.branch))
         self.messages.extend(messages)
-        self._marks = [mark for mark in self._marks if mark[1] <= rendering.keep]
         self._marks.append((len(self.messages), rendering.keep + len(rendering.tokens)))
 
     def _append(self, span: TokenSpan) -> None:
-        if len(span):
+        if span.tokens.size:
             self.spans.append(span)
             self._ids.append(span.tokens)

@@ -7,9 +7,7 @@ latency. Knows no model and loads no JAX; on `testing.clock` its latency costs n
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import lru_cache
 
 import numpy as np
@@ -58,10 +56,10 @@ class FakeEngine:
         self.max_context = max_context
         self._reply = reply if callable(reply) else _Script(reply)
         self._token_s = 1 / tokens_per_s if tokens_per_s else 0.0
-        self._room = asyncio.Semaphore(slots) if slots else nullcontext()
+        self._room = asyncio.Semaphore(slots) if slots else None
         self._weights = version_source or FixedWeights()
         self._closed = False
-        self._counts: Counter[str] = Counter()
+        self._counts = dict.fromkeys(("requests", "completed", "tokens", "waiting", "active", "max_active"), 0)
         # So that a log-probability is a function of the seed and the token's absolute position, as an engine's is.
         self._draws = _log_draws(_DRAWS + max_context)
 
@@ -74,38 +72,46 @@ class FakeEngine:
 
     def statistics(self) -> Mapping[str, float]:
         """requests, completed, tokens; waiting and active now; max_active ever."""
-        names = ("requests", "completed", "tokens", "waiting", "active", "max_active")
-        return {name: float(self._counts[name]) for name in names}
+        return {name: float(count) for name, count in self._counts.items()}
 
     async def generate(self, request: GenerateRequest) -> Completion:
         self._check_open()
         tokens, reason = self._sampled(request)
-        versions = await self._in_slot(len(tokens))
+        self._counts["requests"] += 1
+        versions = await (self._decode(len(tokens)) if self._room is None else self._in_slot(self._room, len(tokens)))
         self._counts["completed"] += 1
         first = (request.seed + len(request.prompt)) % _DRAWS
         logprobs = self._draws[first : first + len(tokens)]
         return Completion(tokens, logprobs, logprobs, versions, reason)
 
-    async def _in_slot(self, count: int) -> np.ndarray:
-        counts, state = self._counts, "waiting"
-        counts["requests"] += 1
-        counts[state] += 1
+    async def _in_slot(self, room: asyncio.Semaphore, count: int) -> np.ndarray:
+        self._counts["waiting"] += 1
         try:
-            async with self._room:
-                counts[state] -= 1
-                state = "active"
-                counts[state] += 1
-                counts["max_active"] = max(counts["max_active"], counts[state])
-                return await self._decode(count)
+            await room.acquire()
         finally:
-            counts[state] -= 1
+            self._counts["waiting"] -= 1
+        try:
+            return await self._decode(count)
+        finally:
+            room.release()
 
     async def _decode(self, count: int) -> np.ndarray:
-        await asyncio.sleep(0)  # a real engine never answers without giving others a turn
-        if not self._token_s:
-            self._check_open()
-            self._counts["tokens"] += count
-            return _all_of(self._weights.latest().version, count)
+        counts = self._counts
+        counts["active"] = active = counts["active"] + 1
+        if active > counts["max_active"]:
+            counts["max_active"] = active
+        try:
+            await asyncio.sleep(0)  # a real engine never answers without giving others a turn
+            return await self._token_by_token(count) if self._token_s else self._at_once(count)
+        finally:
+            counts["active"] -= 1
+
+    def _at_once(self, count: int) -> np.ndarray:
+        self._check_open()
+        self._counts["tokens"] += count
+        return _all_of(self._weights.latest().version, count)
+
+    async def _token_by_token(self, count: int) -> np.ndarray:
         versions = np.empty(count, np.int32)
         for position in range(count):
             await asyncio.sleep(self._token_s)
