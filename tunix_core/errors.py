@@ -205,8 +205,8 @@ class boundary:
         text = words(caught)
         if isinstance(caught, TimeoutError):
             family, text = self._error.kind.split("_")[0], str(caught) or "timed out"
-            raise _attributed(self._error(text + raised_at(trace), kind=f"{family}_timeout"), self._where) from caught
-        raise _attributed(self._error(text + raised_at(trace)), self._where) from caught
+            raise _attributed(self._error(text + raised_at(caught), kind=f"{family}_timeout"), self._where) from caught
+        raise _attributed(self._error(text + raised_at(caught)), self._where) from caught
 
 
 def words(error: BaseException) -> str:
@@ -218,12 +218,12 @@ def words(error: BaseException) -> str:
         return name
 
 
-def raised_at(trace: TracebackType | None) -> str:
+def raised_at(error: BaseException) -> str:
     """ " (rewards.py:12)": the innermost line of whose code it is, or "" where that is ours or Python's alone."""
-    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(trace)]
+    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     theirs = [(Path(file), line) for file, line in places if _is_theirs(file)]
     if not theirs:
-        return ""
+        return getattr(error, "in_worker", "")  # a worker process says it of what was raised there
     home = theirs[0][0].parent  # a library that their code calls lives elsewhere
     file, line = next(place for place in reversed(theirs) if place[0].parent == home)
     return f" ({file.name}:{line})"

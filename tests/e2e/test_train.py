@@ -41,8 +41,9 @@ def assert_the_stored_spans_say_what_the_metrics_say(run_dir):
         assert 0 <= row["busy/engine"] <= 1 and 0 < row["busy/trainer"] <= 1  # the last steps have all they need
 
 
-def test_a_run_leaves_everything_in_its_directory(launch):
+def test_a_run_leaves_everything_in_its_directory(launch, capsys):
     result = launch(steps=3, rest="[eval]\nn = 5\n")
+    assert f"Done. Go on with: tunix eval trouble/env --model {result.run_dir} | " in capsys.readouterr().out
     found = {path.name for path in result.run_dir.iterdir()}
     assert {"config.toml", "lock.json", "metrics.jsonl", "trajectories.jsonl", "checkpoints", "summary.json"} <= found
     assert [row["step"] for row in rows(result.run_dir)] == [0, 1, 2]

@@ -50,16 +50,17 @@ def check_command(
     """
     hub = chosen_plugins(ctx, plugins).working_hub()
     spec = hub.resolve("envs", env)
+    given = option_pairs(options, spec.options)
     if gold:
         from tunix_core.run.checking import check_solutions
 
         sandbox = SandboxConfig(kind if "/" in kind else hub.resolve("sandboxes", kind).id)
-        found = check_solutions(spec.id, hub=hub, n=n, options=option_pairs(options), sandbox=sandbox, **how)
+        found = check_solutions(spec.id, hub=hub, n=n, options=given, sandbox=sandbox, **how)
         _tell(found, out, as_json)
         ctx.exit(int(any(each.problem for each in found)))
     if how["runs"] > 1 or out:
         raise UsageError("--runs and --out belong to --gold")
-    _check_promises(hub, spec, n or 5, option_pairs(options), how["split"], how["seed"])
+    _check_promises(hub, spec, n or 5, given, how["split"], how["seed"])
 
 
 def _check_promises(hub: Hub, spec: Any, n: int, options: Mapping[str, Any], split: Any, seed: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -12,6 +12,7 @@ import click
 from tunix_core.config import parse_value
 from tunix_core.errors import UsageError
 from tunix_core.plugins import Hub
+from tunix_core.specs import Option
 
 F = TypeVar("F", bound=Callable[..., Any])
 PLUGIN_HELP = "FILE.py loads a plugin from a file; no:NAME leaves one out. May be repeated."
@@ -61,13 +62,23 @@ def chosen_plugins(ctx: click.Context, here: Sequence[str]) -> PluginArguments:
     return ctx.ensure_object(PluginArguments) + PluginArguments.parse(here)
 
 
-def option_pairs(options: Sequence[str]) -> dict[str, Any]:
-    """The `-o KEY=VALUE` of an environment's options, values as TOML has them. Raises UsageError."""
+def option_pairs(options: Sequence[str], known: Mapping[str, Option]) -> dict[str, Any]:
+    """The `-o KEY=VALUE` of an environment's options, values as TOML has them; what is a text by default stays one.
+
+    Raises:
+        UsageError: one without a key or a value.
+    """
     pairs = [option.partition("=") for option in options]
     for option, (key, equals, _) in zip(options, pairs, strict=True):
         if not key or not equals:
             raise UsageError(f"-o {option}: expected KEY=VALUE, e.g. -o level=2")
-    return {key: parse_value(value) for key, _, value in pairs}
+    return {key: _value(value, known.get(key)) for key, _, value in pairs}
+
+
+def _value(text: str, option: Option | None) -> Any:
+    value = parse_value(text)
+    is_text = option is not None and isinstance(option.default, str)
+    return text if is_text and not isinstance(value, str) else value  # "nan" and "3" are words there
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

@@ -102,7 +102,8 @@ def eval_command(
     how["sandbox"] = SandboxConfig(
         hub.resolve("sandboxes", kind).id if "/" not in kind else kind, unisolated=unisolated
     )
-    found = run.evaluate(hub.resolve("envs", env).id, hub=hub, options=option_pairs(options), rewards=parts, **how)
+    spec = hub.resolve("envs", env)
+    found = run.evaluate(spec.id, hub=hub, options=option_pairs(options, spec.options), rewards=parts, **how)
     if as_json:
         print_json(found)
     else:

@@ -50,8 +50,10 @@ def _receive(calls: Connection, received: queue.SimpleQueue[bytes]) -> None:
 
 
 def _answer(call: bytes) -> bytes:
+    file = None
     try:
         target, args, kwargs, cpu_s = pickle.loads(call)
+        *_, file = target
         function = _load(*target)  # importing is not the call's own work
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
         try:
@@ -60,12 +62,15 @@ def _answer(call: bytes) -> bytes:
             signal.setitimer(signal.ITIMER_PROF, 0)
         return pickled((True, value), "a call's value")
     except BaseException as error:  # noqa: BLE001 - whatever the call does, the answer says so
-        return _raised(error)
+        return _raised(error, file)
 
 
-def _raised(error: BaseException) -> bytes:
+def _raised(error: BaseException, file: str | None) -> bytes:
     error.add_note("In the worker:\n" + "".join(traceback.format_exception(error)))
+    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
     try:
+        if lines:
+            error.in_worker = f" ({os.path.basename(str(file))}:{lines[-1]})"  # type: ignore[attr-defined] - as a note
         outcome = pickled((False, error), "a call's exception")
         pickle.loads(outcome)
         return outcome

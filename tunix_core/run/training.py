@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -356,6 +357,7 @@ class Training:
             self.progress.console.print(summary_table(summary))
         if summary["pipeline"]:
             self.progress.console.print(pipeline_table(summary["pipeline"]))
+        self.progress.say(_next_steps(str(self.run_dir.path), next(iter(self.benches.values())).spec.id))
         return RunResult(self.run_dir.path, summary)
 
     def _context(self) -> Context:
@@ -363,3 +365,9 @@ class Training:
 
     async def _in_trainer(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return await self._trainer_thread.call(self.learner.version, work, *arguments)
+
+
+def _next_steps(path: str, env: str) -> str:
+    """What can be done with a finished run, as commands to copy."""
+    path = quote(path)
+    return f"Done. Go on with: tunix eval {env} --model {path} | tunix export {path} DIR | tunix trace {path}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +27,8 @@ def names():
 
 @hookimpl
 def tunix_register_envs(register):
-    register(EnvSpec("pond", "my_things:Pond", "my_things:tasks", "A pond", {"level": Option(1, "how deep")},
+    register(EnvSpec("pond", "my_things:Pond", "my_things:tasks", "A pond",
+                     {"level": Option(1, "how deep"), "mode": Option("fast", "how it moves")},
                      score_range=(-1.0, 1.0), chance_score=0.25, max_turns=7, isolation="process"))
     register(EnvSpec("my_things/many/*", "my_things:Many", "my_things:tasks", members="my_things:names",
                      score_range=(0.0, float("inf"))))
@@ -281,6 +283,16 @@ def test_eval_without_any_score_is_no_success(tunix: Tunix, plugin: str, monkeyp
     for more in ((), ("--json",)):
         done = tunix("eval", "pond", "-p", plugin, *more)
         assert done.code == 1 and "the lake is dry" in done.out
+
+
+@pytest.mark.parametrize(("given", "passed"), [("nan", "nan"), ("3", "3"), ('"slow"', "slow"), ("true", "true")])
+def test_an_option_that_is_a_text_stays_one(
+    tunix: Tunix, plugin: str, monkeypatch: pytest.MonkeyPatch, given: str, passed: str
+) -> None:
+    options: list[dict[str, Any]] = []
+    monkeypatch.setattr(run, "evaluate", lambda *_, **how: options.append(how["options"]) or {"mean": 0.5})
+    assert tunix("eval", "pond", "-p", plugin, "-o", f"mode={given}", "-o", "level=nan").code == 0
+    assert options[0]["mode"] == passed and math.isnan(options[0]["level"])
 
 
 @pytest.mark.parametrize("option", ["level", "=2"])

@@ -101,6 +101,8 @@ def judged(episode: Episode, bonus: float = 0.0) -> float:
         spin()
     if episode.final_text == "die":
         os._exit(1)
+    if episode.final_text == "slip":
+        return {}["answer"]
     if episode.final_text == "gold":
         raise GoldError("the gold is empty")
     return float(os.getpid() != episode.task.payload["pid"]) - bonus

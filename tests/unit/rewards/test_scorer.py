@@ -326,6 +326,13 @@ def test_what_becomes_of_a_graders_failures(
     assert (got.value, got.failure and got.failure.kind, got.flags) == (value, kind, flags)
 
 
+def test_a_failure_in_a_worker_names_the_graders_line(judged: Any, workers: WorkerPool) -> None:
+    failure = score(judged, of=episode("slip"), workers=workers).failure
+    lines = Path(__file__).with_name("grader_targets.py").read_text().splitlines()
+    place = 1 + next(number for number, line in enumerate(lines) if '["answer"]' in line)
+    assert failure and failure.message == f"KeyError: 'answer' (grader_targets.py:{place})"
+
+
 def test_an_episode_that_does_not_pickle_is_the_rewards_failure(judged: Any, workers: WorkerPool) -> None:
     got = score(judged, of=episode(info={"lock": threading.Lock()}), workers=workers)
     assert got.failure and got.failure.kind == "reward_raised" and "pickle" in got.failure.message
