@@ -202,11 +202,11 @@ class boundary:
         if isinstance(caught, EpisodeError):
             caught.where = caught.where or self._where  # the innermost boundary is the true one
             return
-        text = words(caught)
+        text, place = words(caught), raised_at(trace) or _raised_in_worker(caught)
         if isinstance(caught, TimeoutError):
             family, text = self._error.kind.split("_")[0], str(caught) or "timed out"
-            raise _attributed(self._error(text + raised_at(caught), kind=f"{family}_timeout"), self._where) from caught
-        raise _attributed(self._error(text + raised_at(caught)), self._where) from caught
+            raise _attributed(self._error(text + place, kind=f"{family}_timeout"), self._where) from caught
+        raise _attributed(self._error(text + place), self._where) from caught
 
 
 def words(error: BaseException) -> str:
@@ -218,15 +218,24 @@ def words(error: BaseException) -> str:
         return name
 
 
-def raised_at(error: BaseException) -> str:
+def raised_at(trace: TracebackType | None) -> str:
     """ " (rewards.py:12)": the innermost line of whose code it is, or "" where that is ours or Python's alone."""
-    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(trace)]
     theirs = [(Path(file), line) for file, line in places if _is_theirs(file)]
     if not theirs:
-        return getattr(error, "in_worker", "")  # a worker process says it of what was raised there
+        return ""
     home = theirs[0][0].parent  # a library that their code calls lives elsewhere
     file, line = next(place for place in reversed(theirs) if place[0].parent == home)
     return f" ({file.name}:{line})"
+
+
+def _raised_in_worker(error: BaseException) -> str:
+    """The same, as the worker process says it that the error comes from."""
+    try:
+        place = error.in_worker  # type: ignore[attr-defined] - set there, as a note is
+    except Exception:  # noqa: BLE001 - an exception of theirs, which may do anything
+        return ""
+    return place if isinstance(place, str) else ""
 
 
 def _is_theirs(file: str) -> bool:

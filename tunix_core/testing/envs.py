@@ -133,7 +133,9 @@ class _Check:
             played.set_result(None)
         except BaseException as error:  # noqa: BLE001 - a thread's boundary: what is raised belongs to the caller
             named = isinstance(error, AssertionError)
-            played.set_exception(error if named else AssertionError(f"{self.name}: {words(error)}{raised_at(error)}"))
+            played.set_exception(
+                error if named else AssertionError(f"{self.name}: {words(error)}{raised_at(error.__traceback__)}")
+            )
 
     async def run(self, tasks: Any, n: int, split: Split, seed: int) -> None:
         chosen = _first(self.source(split, seed) if tasks is None else tasks, n)
@@ -239,7 +241,7 @@ class _Check:
 
 
 def _told(error: BaseException) -> str:
-    return f"{words(error)}{raised_at(error)}"
+    return f"{words(error)}{raised_at(error.__traceback__)}"
 
 
 async def _value(value: Any) -> Any:
