@@ -43,7 +43,13 @@ def assert_the_stored_spans_say_what_the_metrics_say(run_dir):
 
 def test_a_run_leaves_everything_in_its_directory(launch, capsys):
     result = launch(steps=3, rest="[eval]\nn = 5\n")
-    assert f"Done. Go on with: tunix eval trouble/env --model {result.run_dir} | " in capsys.readouterr().out
+    told = capsys.readouterr().out.splitlines()
+    first = told.index("Done. Go on with:") + 1
+    assert [line.split()[:3] for line in told[first:]] == [
+        ["tunix", "eval", "trouble/env"],
+        ["tunix", "export", str(result.run_dir)],
+        ["tunix", "trace", str(result.run_dir)],
+    ]
     found = {path.name for path in result.run_dir.iterdir()}
     assert {"config.toml", "lock.json", "metrics.jsonl", "trajectories.jsonl", "checkpoints", "summary.json"} <= found
     assert [row["step"] for row in rows(result.run_dir)] == [0, 1, 2]

@@ -78,7 +78,7 @@ def option_pairs(options: Sequence[str], known: Mapping[str, Option]) -> dict[st
 def _value(text: str, option: Option | None) -> Any:
     value = parse_value(text)
     is_text = option is not None and isinstance(option.default, str)
-    return text if is_text and not isinstance(value, str) else value  # "nan" and "3" are words there
+    return value if not is_text or isinstance(value, str | list | dict) else text  # "nan" and "3" are words there
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

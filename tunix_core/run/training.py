@@ -103,7 +103,8 @@ class Training:
             stopped = await self._train(stack, first)
             train_s = time.monotonic() - started - eval_s
             if stopped:
-                self.progress.say(f"Stopped. Go on with: tunix train {self.run_dir.path}/config.toml --resume")
+                config = quote(str(self.run_dir.path / "config.toml"))
+                self.progress.say(f"Stopped. Go on with: tunix train {config} --resume")
                 return RunResult(self.run_dir.path, {}, 130)
             evaluated = time.monotonic()
             after = await self.held_out.now()
@@ -357,7 +358,8 @@ class Training:
             self.progress.console.print(summary_table(summary))
         if summary["pipeline"]:
             self.progress.console.print(pipeline_table(summary["pipeline"]))
-        self.progress.say(_next_steps(str(self.run_dir.path), next(iter(self.benches.values())).spec.id))
+        env = next(iter(self.benches.values())).spec.id
+        self.progress.say(_next_steps(str(self.run_dir.path), env, self.config.plugins.files))
         return RunResult(self.run_dir.path, summary)
 
     def _context(self) -> Context:
@@ -367,7 +369,8 @@ class Training:
         return await self._trainer_thread.call(self.learner.version, work, *arguments)
 
 
-def _next_steps(path: str, env: str) -> str:
-    """What can be done with a finished run, as commands to copy."""
-    path = quote(path)
-    return f"Done. Go on with: tunix eval {env} --model {path} | tunix export {path} DIR | tunix trace {path}"
+def _next_steps(path: str, env: str, plugins: Sequence[str]) -> str:
+    """What can be done with a finished run: commands to copy, a line each."""
+    run, files = quote(path), "".join(f" -p {quote(file)}" for file in plugins)
+    commands = (f"eval {env} --model {run}{files}", f"export {run} DIR{files}", f"trace {run}")
+    return "\n  tunix ".join(("Done. Go on with:", *commands))
